@@ -1,0 +1,13 @@
+//! Overnight: a supervisor daemon for unattended work by coding agents.
+//!
+//! ```text
+//!    faces ──Request──▶ daemon ──Event──▶ decide ──Ask──▶ daemon ──call──▶ hands
+//!      ▲                                    │                                │
+//!      └────────── view (latest state) ◀────┴───────── Event (answer) ◀──────┘
+//! ```
+//!
+//! The modules stand in floor order: each uses only those above it in this list.
+
+pub mod domain;
+
+pub mod git;
