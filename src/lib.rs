@@ -8,6 +8,7 @@
 //!
 //! The modules stand in floor order: each uses only those above it in this list.
 
+pub mod decide;
 pub mod domain;
 
 pub mod git;

@@ -131,6 +131,11 @@ impl TaskPath {
         self.0.len() > other.0.len() + 1 && self.0.starts_with(&other.0) && self.0.as_bytes()[other.0.len()] == b'/'
     }
 
+    /// Bounds of everything below this path in an ordered map: `from..to`. Neither is a legal path.
+    pub fn bounds_below(&self) -> (Self, Self) {
+        (Self(format!("{}/", self.0)), Self(format!("{}0", self.0)))
+    }
+
     /// The path with `.` for `/`. Slugs hold no dots, so this is one to one, and it is a legal ref part and file name.
     pub fn dotted(&self) -> String {
         self.0.replace('/', ".")

@@ -12,7 +12,7 @@
 //!                                               Ended
 //! ```
 
-use super::status::{Outcome, Reason};
+use super::status::Reason;
 use serde::{Deserialize, Serialize};
 
 /// Where an attempt stands.
@@ -28,12 +28,16 @@ pub enum Phase {
         n: usize,
     },
     Running,
+    /// A child is being ended; its end is judged in the light of `cause`.
     Stopping {
         stage: StopStage,
         cause: StopCause,
+        child: Child,
     },
     /// Uncommitted work is committed, and what the attempt changed is read from its branch.
-    Collecting,
+    Collecting {
+        then: Then,
+    },
     Checking {
         n: usize,
     },
@@ -47,22 +51,39 @@ pub enum Phase {
     Merging {
         stage: MergeStage,
     },
-    /// Until the task's deadline, then the phase it came from is entered anew.
+    /// Until the task's `not_before`, then `again` is entered anew.
     Backoff {
         again: Again,
     },
-    /// Step `n` of the finally chain; `end` is what the attempt comes to.
+    /// Step `n` of the finally chain.
     Finally {
         n: usize,
-        end: AttemptEnd,
     },
     Cleaning {
         stage: CleanStage,
-        end: AttemptEnd,
     },
-    Ended {
-        outcome: Outcome,
-    },
+    Ended,
+}
+
+/// Which child of a task a stop is meant for: the phase to judge its end in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "child")]
+pub enum Child {
+    Agent,
+    Before { n: usize },
+    Check { n: usize },
+    After { n: usize },
+    MergeCheck { n: usize },
+    Finally { n: usize },
+}
+
+/// What follows once the work has been collected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    Check,
+    /// The after steps may have changed something more.
+    Merge,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +108,45 @@ pub enum StopCause {
     Shutdown,
     /// The claim is no longer ours.
     ClaimLost,
+}
+
+impl Child {
+    /// The phase in which this child runs.
+    pub fn phase(self) -> Phase {
+        match self {
+            Self::Agent => Phase::Running,
+            Self::Before { n } => Phase::Before { n },
+            Self::Check { n } => Phase::Checking { n },
+            Self::After { n } => Phase::After { n },
+            Self::MergeCheck { n } => Phase::Merging { stage: MergeStage::Check { n } },
+            Self::Finally { n } => Phase::Finally { n },
+        }
+    }
+
+    /// How to come back to it after the daemon was stopped: an agent waits for a slot, a merge starts afresh.
+    pub fn again(self) -> Again {
+        match self {
+            Self::Agent => Again::Run,
+            Self::MergeCheck { .. } => Again::Merge,
+            Self::Before { .. } | Self::Check { .. } | Self::After { .. } | Self::Finally { .. } => {
+                Again::Child { child: self }
+            }
+        }
+    }
+}
+
+impl StopCause {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::WallLimit => "wall limit",
+            Self::NoProgress => "no progress",
+            Self::NoFirstEvent => "no first event",
+            Self::AfterResult => "did not end after its result",
+            Self::Abort => "aborted",
+            Self::Shutdown => "shutdown",
+            Self::ClaimLost => "claim lost",
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,20 +175,21 @@ pub enum MergeStage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Again {
-    Queue,
+    Claim,
     Prepare,
+    /// The agent, when its profile may be used again and a slot is free.
+    Run,
+    /// A step or check that was stopped with the daemon.
+    Child {
+        child: Child,
+    },
+    Collect {
+        then: Then,
+    },
     Merge,
-    Clean,
-}
-
-/// How the tail of an attempt (finally, cleaning) leaves the task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "end")]
-pub enum AttemptEnd {
-    /// The task is over.
-    Over { outcome: Outcome },
-    /// It goes back to the queue.
-    Requeue,
+    Clean {
+        stage: CleanStage,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,51 +204,60 @@ pub enum CleanStage {
 }
 
 impl Phase {
-    /// True while a child program of the task may be alive.
-    pub fn has_child(&self) -> bool {
-        matches!(
-            self,
-            Self::Before { .. }
-                | Self::Running
-                | Self::Stopping { .. }
-                | Self::Checking { .. }
-                | Self::After { .. }
-                | Self::Merging { stage: MergeStage::Check { .. } }
-                | Self::Finally { .. }
-        )
+    /// The child program that is (or shall be) alive in this phase.
+    pub fn child(&self) -> Option<Child> {
+        match self {
+            Self::Before { n } => Some(Child::Before { n: *n }),
+            Self::Running => Some(Child::Agent),
+            Self::Stopping { child, .. } => Some(*child),
+            Self::Checking { n } => Some(Child::Check { n: *n }),
+            Self::After { n } => Some(Child::After { n: *n }),
+            Self::Merging { stage: MergeStage::Check { n } } => Some(Child::MergeCheck { n: *n }),
+            Self::Finally { n } => Some(Child::Finally { n: *n }),
+            Self::Queued
+            | Self::Claiming
+            | Self::Preparing
+            | Self::Briefing
+            | Self::Collecting { .. }
+            | Self::Waiting { .. }
+            | Self::MergeQueued
+            | Self::Merging { .. }
+            | Self::Backoff { .. }
+            | Self::Cleaning { .. }
+            | Self::Ended => None,
+        }
     }
 
     /// True while the task occupies one of the agent slots.
     pub fn holds_slot(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::Claiming
-                | Self::Preparing
-                | Self::Briefing
-                | Self::Before { .. }
-                | Self::Running
-                | Self::Stopping { .. }
-                | Self::Collecting
-                | Self::Checking { .. }
-                | Self::After { .. }
-        )
+            | Self::Preparing
+            | Self::Briefing
+            | Self::Before { .. }
+            | Self::Running
+            | Self::Collecting { .. }
+            | Self::Checking { .. }
+            | Self::After { .. }
+            | Self::Backoff { again: Again::Claim | Again::Prepare | Again::Collect { .. } } => true,
+            Self::Backoff { again: Again::Child { child } } => {
+                !matches!(child, Child::Agent | Child::MergeCheck { .. } | Child::Finally { .. })
+            }
+            Self::Stopping { child, .. } => !matches!(child, Child::MergeCheck { .. } | Child::Finally { .. }),
+            Self::Queued
+            | Self::Waiting { .. }
+            | Self::MergeQueued
+            | Self::Merging { .. }
+            | Self::Backoff { .. }
+            | Self::Finally { .. }
+            | Self::Cleaning { .. }
+            | Self::Ended => false,
+        }
     }
 
     /// True when the task moves by itself: the night is not over.
     pub fn is_active(&self) -> bool {
-        !matches!(self, Self::Queued | Self::Waiting { .. } | Self::Ended { .. })
-    }
-
-    /// True in the phases that own a claim at the authority.
-    pub fn owns_claim(&self) -> bool {
-        !matches!(
-            self,
-            Self::Queued
-                | Self::Claiming
-                | Self::Ended { .. }
-                | Self::Backoff { again: Again::Queue }
-                | Self::Cleaning { stage: CleanStage::Remove, .. }
-        )
+        !matches!(self, Self::Queued | Self::Waiting { .. } | Self::Ended)
     }
 
     /// One word for logs and journals.
@@ -200,7 +270,7 @@ impl Phase {
             Self::Before { .. } => "before",
             Self::Running => "running",
             Self::Stopping { .. } => "stopping",
-            Self::Collecting => "collecting",
+            Self::Collecting { .. } => "collecting",
             Self::Checking { .. } => "checking",
             Self::After { .. } => "after",
             Self::Waiting { .. } => "waiting",
@@ -209,7 +279,7 @@ impl Phase {
             Self::Backoff { .. } => "backoff",
             Self::Finally { .. } => "finally",
             Self::Cleaning { .. } => "cleaning",
-            Self::Ended { .. } => "ended",
+            Self::Ended => "ended",
         }
     }
 }

@@ -23,8 +23,8 @@ pub struct Plan {
     pub review: bool,
     /// The branch that receives the work.
     pub into: String,
-    /// Whether the checks run on the merged tree.
-    pub merge_checks: bool,
+    /// The checks of the merged tree: all of the project's, whatever the task picked for itself.
+    pub merge_checks: Vec<Check>,
 }
 
 impl Plan {
@@ -82,7 +82,7 @@ impl Plan {
             script: wish.script.clone(),
             review: wish.review,
             into: policy.merge.into.clone(),
-            merge_checks: policy.merge.checks,
+            merge_checks: if policy.merge.checks { policy.checks.clone() } else { Vec::new() },
         })
     }
 }

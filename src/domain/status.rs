@@ -106,6 +106,16 @@ impl Outcome {
     }
 }
 
+/// How the tail of an attempt (finally, cleaning) leaves the task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "end")]
+pub enum AttemptEnd {
+    /// The task is over.
+    Over { outcome: Outcome },
+    /// It goes back to the queue.
+    Requeue,
+}
+
 /// Why a task failed or stands still: a class for programs and a sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {

@@ -1,0 +1,648 @@
+//! The board: all open tasks with their facts, and what one turn does to them. Nothing here reads a clock, a file or a
+//! random number; everything comes in as an event and goes out as asks, journal lines and changed rows.
+
+use super::ask::{Ask, LogEntry, NoticeKind, ProjectAsk, TaskAsk};
+use super::event::{Concluded, Event, RequestId, Work, Worktree};
+use crate::domain::graph::Graph;
+use crate::domain::lease::Held;
+use crate::domain::phase::Phase;
+use crate::domain::plan::Plan;
+use crate::domain::policy::Policy;
+use crate::domain::status::{AttemptEnd, Reason};
+use crate::domain::task::{Invalid, Wish};
+use crate::domain::time::millis;
+use crate::domain::verdict::{Usage, UsageSum};
+use crate::domain::{Epoch, Mono, Now, Oid, ProjectId, TaskId, TaskPath, Wall};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long the board may go without a turn while something runs. A longer silence was a gap: the machine slept or the
+/// daemon was stopped, and no clock ran.
+pub const PULSE: Duration = Duration::from_secs(5);
+/// How much later than asked a turn may come before it counts as a gap.
+pub const GAP: Duration = Duration::from_secs(5);
+
+/// An open task and all facts about it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    pub id: TaskId,
+    pub wish: Wish,
+    pub phase: Phase,
+    /// Number of the present phase entry.
+    pub epoch: Epoch,
+    /// When the present phase was entered.
+    pub since: Mono,
+    pub since_wall: Wall,
+    pub queued: Wall,
+    /// First claim of this life.
+    pub started: Option<Wall>,
+    /// Generation of `retry` that this life answers to.
+    pub retry: u32,
+    /// Agent runs charged to the task in this life.
+    pub attempts: u32,
+    /// Tries of the present ask that failed for reasons outside the task.
+    pub tries: u32,
+    pub not_before: Option<Mono>,
+    pub plan: Option<Plan>,
+    pub held: Option<Held>,
+    /// The epoch in which it was claimed: what its merge is known by.
+    pub claimed: Epoch,
+    /// Somebody else's claim was seen.
+    pub elsewhere: Option<String>,
+    pub worktree: Option<Worktree>,
+    /// A worktree was asked for in this attempt, whether or not the answer came.
+    pub prepared: bool,
+    pub run: Option<RunFacts>,
+    pub session: Option<String>,
+    pub session_total: Option<Usage>,
+    /// What the agent is told next, beyond the brief.
+    pub follow: Option<String>,
+    pub failure: Option<Failure>,
+    pub work: Option<Work>,
+    pub question: Option<String>,
+    pub answer: Option<String>,
+    pub merge: Option<MergeTry>,
+    /// How this attempt ends, once that is settled.
+    pub end: Option<AttemptEnd>,
+    pub usage: UsageSum,
+    /// Background steps run beside the agent.
+    pub background: bool,
+    /// Transitions not yet published.
+    pub log: Vec<LogEntry>,
+    /// The claim's nonce and epoch of the last record that was acknowledged, to tell whether the state repo is behind.
+    pub published: Option<Epoch>,
+    /// A record under way.
+    pub publishing: Option<Epoch>,
+}
+
+/// Facts about the child that is alive, by the clock that stands still in sleep.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunFacts {
+    /// The epoch that names the run: it stays while the task goes through `Stopping`.
+    pub epoch: Epoch,
+    pub started: Mono,
+    pub last_output: Mono,
+    pub last_progress: Mono,
+    pub bytes: u64,
+    pub first_event: bool,
+    pub result: Option<Mono>,
+    /// What it does, in a few words; hostile text.
+    pub doing: String,
+}
+
+/// The last failed check, to see whether the agent gets anywhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    pub what: String,
+    pub tree: Option<Oid>,
+    pub reason: Reason,
+}
+
+/// A merge under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergeTry {
+    pub commit: Oid,
+    pub tree: Oid,
+    pub onto: Oid,
+}
+
+/// One project: its rules, its target branch, and what is known of its trees.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Project {
+    pub policy: Option<Policy>,
+    pub paused: bool,
+    pub epoch: Epoch,
+    pub target: Target,
+    /// The check of a tree that belongs to no task.
+    pub check: Option<TreeCheck>,
+    /// What the last baseline said; the tree it was made for is in it.
+    pub baseline: Option<Baseline>,
+    /// Trees on which all approved checks passed, with the hash of the configuration, newest last.
+    pub green: Vec<(Oid, String)>,
+    /// The tip that the user's repository has.
+    pub delivered: Option<Oid>,
+    pub invalid: Vec<Invalid>,
+    #[serde(skip)]
+    pub delivering: Option<Epoch>,
+    #[serde(skip)]
+    pub land: Option<RequestId>,
+    /// Base, tip and form of the branch the user may land, while a landing runs.
+    #[serde(skip)]
+    pub landing: Option<Epoch>,
+    #[serde(skip)]
+    pub board_due: Option<Mono>,
+    #[serde(skip)]
+    pub board_busy: Option<Epoch>,
+    /// Whether the state repo has been read since the start.
+    #[serde(skip)]
+    pub read: bool,
+    #[serde(skip)]
+    pub graph: Graph,
+    #[serde(skip)]
+    pub order: BTreeMap<TaskPath, usize>,
+    #[serde(skip)]
+    pub cycles: Vec<Vec<TaskPath>>,
+    /// Holds on profiles, by name.
+    pub holds: BTreeMap<String, ProfileHold>,
+}
+
+/// Where the target branch stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "target")]
+pub enum Target {
+    /// Not looked at since the night began.
+    #[default]
+    Unknown,
+    Preparing {
+        epoch: Epoch,
+    },
+    /// The base went on; this commit joins both and is being checked or moved to.
+    Joining {
+        epoch: Epoch,
+        commit: Oid,
+        tree: Oid,
+        onto: Oid,
+        base: Oid,
+    },
+    Ready {
+        tip: Oid,
+        base: Oid,
+        /// Tree of `tip` when it was looked at, for the baseline.
+        tree: Oid,
+    },
+    Blocked {
+        reason: Reason,
+        /// When to look again.
+        until: Mono,
+    },
+}
+
+/// Checks on one commit in the integration worktree, outside any task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeCheck {
+    pub purpose: CheckPurpose,
+    pub commit: Oid,
+    pub tree: Oid,
+    pub n: usize,
+    pub epoch: Epoch,
+    pub since: Mono,
+    pub stop: Option<(crate::domain::phase::StopStage, Mono)>,
+    pub tries: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckPurpose {
+    Baseline,
+    Join,
+}
+
+/// What the checks say of the base before any task touched it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Baseline {
+    pub tree: Oid,
+    pub policy: String,
+    /// `None` is green.
+    pub red: Option<Reason>,
+    pub until: Option<Mono>,
+}
+
+/// A profile that is not used for now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProfileHold {
+    pub why: String,
+    /// One word for the cause.
+    pub word: String,
+    /// `None` until a person mends it.
+    pub until: Option<Mono>,
+    pub until_wall: Option<Wall>,
+    /// How often in a row, for the back-off.
+    pub times: u32,
+    /// A trial is under way or allowed.
+    pub trial: bool,
+}
+
+/// From the first start after idle until idle again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Night {
+    pub number: u64,
+    pub started: Wall,
+    pub ended: Option<Wall>,
+}
+
+/// What one turn wants saved beside the rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JournalLine {
+    pub at: Wall,
+    pub project: Option<ProjectId>,
+    pub task: Option<TaskPath>,
+    pub epoch: Epoch,
+    /// One word, for filters.
+    pub kind: &'static str,
+    pub text: String,
+}
+
+/// All that is going on.
+#[derive(Debug, Clone, Default)]
+pub struct Board {
+    pub projects: BTreeMap<ProjectId, Project>,
+    pub tasks: BTreeMap<TaskId, Task>,
+    /// Tasks that are over, as far as others need to know.
+    pub ended: BTreeMap<TaskId, Concluded>,
+    pub paused: bool,
+    pub night: Option<Night>,
+    /// Agents at once over all projects; 0 before `Started`.
+    pub slots: u32,
+    /// `None` before `Started`.
+    pub mode: Option<Mode>,
+    pub(super) asks: Vec<Ask>,
+    pub(super) journal: Vec<JournalLine>,
+    /// Rows as they were before the turns that are not saved yet.
+    undo: Undo,
+    pub(super) last_turn: Option<Mono>,
+    pub(super) promised: Option<Mono>,
+    /// Requests that wait for an answer of a hand.
+    pub(super) settling: Vec<RequestId>,
+    pub(super) stop_reply: Option<RequestId>,
+    pub(super) noticed: BTreeSet<(ProjectId, Option<TaskPath>, NoticeKind)>,
+}
+
+/// How the ring is driven.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// A daemon that works.
+    Working,
+    /// A request served without a daemon: nothing is started.
+    Serving,
+    /// Ending; agents go on under their shims.
+    Leaving,
+    /// Ending once every agent has been stopped.
+    Stopping,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Undo {
+    tasks: BTreeMap<TaskId, Option<Task>>,
+    ended: BTreeMap<TaskId, Option<Concluded>>,
+    projects: BTreeMap<ProjectId, Option<Project>>,
+    globals: Option<(bool, Option<Night>)>,
+}
+
+/// The rows that the turns since the last save have changed.
+#[derive(Debug, Default)]
+pub struct Changes<'a> {
+    /// `None` for a task that left the board.
+    pub tasks: Vec<(&'a TaskId, Option<&'a Task>)>,
+    /// Tasks that ended (with their last facts, for the history) or came back (`None`).
+    pub ended: Vec<(&'a TaskId, Option<&'a Concluded>, Option<&'a Task>)>,
+    pub projects: Vec<(&'a ProjectId, Option<&'a Project>)>,
+    pub paused: Option<bool>,
+    pub night: Option<&'a Option<Night>>,
+}
+
+impl Changes<'_> {
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+            && self.ended.is_empty()
+            && self.projects.is_empty()
+            && self.paused.is_none()
+            && self.night.is_none()
+    }
+}
+
+impl Board {
+    /// The board as it was saved. It does nothing before `Event::Started`.
+    pub fn load(
+        tasks: impl IntoIterator<Item = Task>,
+        ended: impl IntoIterator<Item = (TaskId, Concluded)>,
+        projects: impl IntoIterator<Item = (ProjectId, Project)>,
+        paused: bool,
+        night: Option<Night>,
+    ) -> Self {
+        Self {
+            tasks: tasks.into_iter().map(|t| (t.id.clone(), t)).collect(),
+            ended: ended.into_iter().collect(),
+            projects: projects.into_iter().collect(),
+            paused,
+            night,
+            ..Self::default()
+        }
+    }
+
+    /// Handles one event. Asks gather until `take_asks`; they may be handed out only after the changes were saved.
+    pub fn turn(&mut self, event: Event, now: Now) {
+        self.notice_gap(now);
+        super::advance::handle(self, event, now);
+    }
+
+    /// Everything that follows from how things stand, whatever changed: once per batch of events.
+    pub fn settle(&mut self, now: Now) {
+        if self.mode.is_none() {
+            return;
+        }
+        super::deadline::apply(self, now);
+        super::target::levels(self, now);
+        super::merge::levels(self, now);
+        super::schedule::levels(self, now);
+        super::publish::levels(self, now);
+        super::publish::night(self, now);
+        self.promised = self.next_wake(now);
+    }
+
+    /// When the board wants a turn at the latest, if nothing happens before.
+    pub fn next_wake(&self, now: Now) -> Option<Mono> {
+        super::deadline::next_wake(self, now)
+    }
+
+    /// The asks of the turns since the last call. Call it after the save.
+    pub fn take_asks(&mut self) -> Vec<Ask> {
+        std::mem::take(&mut self.asks)
+    }
+
+    pub fn take_journal(&mut self) -> Vec<JournalLine> {
+        std::mem::take(&mut self.journal)
+    }
+
+    pub fn journal(&self) -> &[JournalLine] {
+        &self.journal
+    }
+
+    /// The rows that changed since the last `saved`.
+    pub fn changes(&self) -> Changes<'_> {
+        Changes {
+            tasks: self
+                .undo
+                .tasks
+                .iter()
+                .filter(|(id, old)| self.tasks.get(*id) != old.as_ref())
+                .map(|(id, _)| (id, self.tasks.get(id)))
+                .collect(),
+            ended: self
+                .undo
+                .ended
+                .iter()
+                .map(|(id, _)| (id, self.ended.get(id), self.undo.tasks.get(id).and_then(Option::as_ref)))
+                .collect(),
+            projects: self.undo.projects.keys().map(|id| (id, self.projects.get(id))).collect(),
+            paused: self.undo.globals.as_ref().map(|_| self.paused),
+            night: self.undo.globals.as_ref().map(|_| &self.night),
+        }
+    }
+
+    /// The changes are on disk.
+    pub fn saved(&mut self) {
+        self.undo = Undo::default();
+    }
+
+    /// The save failed: everything is as it was before the turns since the last save, and nothing may be handed out.
+    /// The caller keeps the events and tries again.
+    pub fn roll_back(&mut self) {
+        let undo = std::mem::take(&mut self.undo);
+        for (id, old) in undo.tasks {
+            match old {
+                Some(task) => drop(self.tasks.insert(id, task)),
+                None => drop(self.tasks.remove(&id)),
+            }
+        }
+        for (id, old) in undo.ended {
+            match old {
+                Some(one) => drop(self.ended.insert(id, one)),
+                None => drop(self.ended.remove(&id)),
+            }
+        }
+        for (id, old) in undo.projects {
+            match old {
+                Some(project) => drop(self.projects.insert(id, project)),
+                None => drop(self.projects.remove(&id)),
+            }
+        }
+        if let Some((paused, night)) = undo.globals {
+            self.paused = paused;
+            self.night = night;
+        }
+        self.asks.clear();
+        self.journal.clear();
+    }
+
+    /// A task to be changed; its row is saved with the next batch.
+    pub(super) fn task_mut(&mut self, id: &TaskId) -> Option<&mut Task> {
+        let task = self.tasks.get_mut(id)?;
+        self.undo.tasks.entry(id.clone()).or_insert_with(|| Some(task.clone()));
+        Some(task)
+    }
+
+    /// A task whose change is not worth a save: facts that a restart finds out again.
+    pub(super) fn task_soft(&mut self, id: &TaskId) -> Option<&mut Task> {
+        self.tasks.get_mut(id)
+    }
+
+    pub(super) fn put_task(&mut self, task: Task) {
+        let old = self.tasks.get(&task.id).cloned();
+        self.undo.tasks.entry(task.id.clone()).or_insert(old);
+        self.tasks.insert(task.id.clone(), task);
+    }
+
+    pub(super) fn drop_task(&mut self, id: &TaskId) {
+        if let Some(task) = self.tasks.remove(id) {
+            self.undo.tasks.entry(id.clone()).or_insert(Some(task));
+        }
+    }
+
+    pub(super) fn put_ended(&mut self, id: &TaskId, ended: Option<Concluded>) {
+        let old = self.ended.get(id).cloned();
+        self.undo.ended.entry(id.clone()).or_insert(old);
+        match ended {
+            Some(one) => drop(self.ended.insert(id.clone(), one)),
+            None => drop(self.ended.remove(id)),
+        }
+    }
+
+    pub(super) fn project_mut(&mut self, id: &ProjectId) -> &mut Project {
+        let project = self.projects.entry(id.clone()).or_default();
+        self.undo.projects.entry(id.clone()).or_insert_with(|| Some(project.clone()));
+        project
+    }
+
+    /// A project whose change is not worth a save.
+    pub(super) fn project_soft(&mut self, id: &ProjectId) -> &mut Project {
+        self.projects.entry(id.clone()).or_default()
+    }
+
+    pub(super) fn touch_globals(&mut self) {
+        if self.undo.globals.is_none() {
+            self.undo.globals = Some((self.paused, self.night.clone()));
+        }
+    }
+
+    pub(super) fn ask_task(&mut self, task: &TaskId, epoch: Epoch, what: TaskAsk) {
+        self.asks.push(Ask::Task { task: task.clone(), epoch, what });
+    }
+
+    /// Asks something of a project's hands under a new epoch of the project.
+    pub(super) fn ask_project(&mut self, id: &ProjectId, what: ProjectAsk) -> Epoch {
+        let project = self.project_mut(id);
+        project.epoch = project.epoch.next();
+        let epoch = project.epoch;
+        self.asks.push(Ask::Project { project: id.clone(), epoch, what });
+        epoch
+    }
+
+    pub(super) fn note(&mut self, task: &TaskId, epoch: Epoch, kind: &'static str, text: impl Into<String>, now: Now) {
+        self.journal.push(JournalLine {
+            at: now.wall,
+            project: Some(task.project.clone()),
+            task: Some(task.path.clone()),
+            epoch,
+            kind,
+            text: text.into(),
+        });
+    }
+
+    pub(super) fn note_project(&mut self, id: &ProjectId, kind: &'static str, text: impl Into<String>, now: Now) {
+        let epoch = self.projects.get(id).map_or(Epoch(0), |p| p.epoch);
+        self.journal.push(JournalLine {
+            at: now.wall,
+            project: Some(id.clone()),
+            task: None,
+            epoch,
+            kind,
+            text: text.into(),
+        });
+    }
+
+    /// One notice per cause; `clear_notice` allows the next.
+    pub(super) fn notify(&mut self, project: &ProjectId, task: Option<&TaskPath>, kind: NoticeKind, text: String) {
+        if self.noticed.insert((project.clone(), task.cloned(), kind)) {
+            self.asks.push(Ask::Notice { project: project.clone(), task: task.cloned(), kind, text });
+        }
+    }
+
+    pub(super) fn clear_notice(&mut self, project: &ProjectId, task: Option<&TaskPath>, kind: NoticeKind) {
+        self.noticed.remove(&(project.clone(), task.cloned(), kind));
+    }
+
+    /// Shifts every running clock by a gap in which nothing ran: a sleeping machine is no hanging agent.
+    fn notice_gap(&mut self, now: Now) {
+        let expected = match (self.promised, self.last_turn) {
+            (Some(promised), Some(last)) => promised.max(last),
+            _ => {
+                self.last_turn = Some(now.mono);
+                return;
+            }
+        };
+        self.last_turn = Some(now.mono);
+        let gap = now.mono.since(expected);
+        if gap <= GAP {
+            return;
+        }
+        self.shift(gap);
+        self.journal.push(JournalLine {
+            at: now.wall,
+            project: None,
+            task: None,
+            epoch: Epoch(0),
+            kind: "gap",
+            text: format!("nothing ran for about {}; all clocks were moved on by it", crate::domain::time::human(gap)),
+        });
+    }
+
+    fn shift(&mut self, gap: Duration) {
+        let move_on = |stamp: &mut Mono| stamp.0 = stamp.0.saturating_add(millis(gap));
+        let ids: Vec<TaskId> =
+            self.tasks.iter().filter(|(_, t)| t.phase.is_active()).map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            let Some(task) = self.task_soft(&id) else { continue };
+            move_on(&mut task.since);
+            if let Some(run) = &mut task.run {
+                move_on(&mut run.started);
+                move_on(&mut run.last_output);
+                move_on(&mut run.last_progress);
+                if let Some(result) = &mut run.result {
+                    move_on(result);
+                }
+            }
+        }
+        for project in self.projects.values_mut() {
+            if let Some(check) = &mut project.check {
+                move_on(&mut check.since);
+                if let Some((_, at)) = &mut check.stop {
+                    move_on(at);
+                }
+            }
+        }
+    }
+}
+
+impl Task {
+    /// A task that has just been wished.
+    pub fn new(id: TaskId, wish: Wish, epoch: Epoch, now: Now) -> Self {
+        Self {
+            retry: wish.retry,
+            id,
+            wish,
+            phase: Phase::Queued,
+            epoch,
+            since: now.mono,
+            since_wall: now.wall,
+            queued: now.wall,
+            started: None,
+            attempts: 0,
+            tries: 0,
+            not_before: None,
+            plan: None,
+            held: None,
+            claimed: epoch,
+            elsewhere: None,
+            worktree: None,
+            prepared: false,
+            run: None,
+            session: None,
+            session_total: None,
+            follow: None,
+            failure: None,
+            work: None,
+            question: None,
+            answer: None,
+            merge: None,
+            end: None,
+            usage: UsageSum::default(),
+            background: false,
+            log: Vec::new(),
+            published: None,
+            publishing: None,
+        }
+    }
+
+    /// Its title, or its slug where it has none.
+    pub fn title(&self) -> &str {
+        if self.wish.title.is_empty() { self.id.path.slug() } else { &self.wish.title }
+    }
+}
+
+impl Project {
+    /// True when all approved checks have passed on this tree.
+    pub fn is_green(&self, tree: &Oid) -> bool {
+        let Some(policy) = &self.policy else { return false };
+        policy.checks.is_empty() || self.green.iter().any(|(t, hash)| t == tree && *hash == policy.hash)
+    }
+
+    /// All checks of the configuration `policy` have passed on this tree.
+    pub(super) fn record_green(&mut self, tree: &Oid, policy: &str) {
+        let row = (tree.clone(), policy.to_owned());
+        self.green.retain(|r| *r != row);
+        self.green.push(row);
+        // Old ones only save a check run; sixty-four are more than one train ever looks back.
+        if self.green.len() > 64 {
+            self.green.remove(0);
+        }
+    }
+
+    /// The tip of the target branch, when it is known and holds the base.
+    pub fn tip(&self) -> Option<&Oid> {
+        match &self.target {
+            Target::Ready { tip, .. } => Some(tip),
+            Target::Unknown | Target::Preparing { .. } | Target::Joining { .. } | Target::Blocked { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What others should see: the state repo brought up to what the board says, boards rendered, the night's beginning and
+//! end, and the moment at which nothing is left to wait for.
+
+use super::ask::{Ask, NoticeKind, ProjectAsk, Reply, TaskAsk};
+use super::board::{Board, Mode, Night, Target};
+use super::event::SideAnswer;
+use super::{explain, orders};
+use crate::domain::phase::Phase;
+use crate::domain::{Epoch, Now, ProjectId, TaskId};
+use std::time::Duration;
+
+/// Boards are views: they follow at this pace.
+const BOARD_PACE: Duration = Duration::from_secs(10);
+
+/// Publishes what the state repo does not know yet, and ends the daemon when it is to end.
+pub(super) fn levels(board: &mut Board, now: Now) {
+    publish_tasks(board);
+    boards(board, now);
+    settle_requests(board);
+    leave(board);
+}
+
+/// A task that runs or is blocked tells so once per phase that changes the public word.
+fn publish_tasks(board: &mut Board) {
+    let behind: Vec<TaskId> = board
+        .tasks
+        .values()
+        .filter(|t| t.publishing.is_none() && t.published != Some(t.epoch))
+        .filter(|t| matches!(t.phase, Phase::Running | Phase::Waiting { .. }))
+        .filter(|t| t.published.is_none_or(|at| at < t.claimed) || matches!(t.phase, Phase::Waiting { .. }))
+        .map(|t| t.id.clone())
+        .collect();
+    for id in behind {
+        let Some(task) = board.tasks.get(&id) else { continue };
+        let record = orders::record(board, task);
+        let epoch = task.epoch;
+        if let Some(task) = board.task_soft(&id) {
+            task.publishing = Some(epoch);
+        }
+        board.ask_task(&id, epoch, TaskAsk::Publish(Box::new(record)));
+    }
+}
+
+/// A record was acknowledged.
+pub(super) fn published(board: &mut Board, id: &TaskId, epoch: Epoch) {
+    let Some(task) = board.task_mut(id) else { return };
+    if task.publishing == Some(epoch) {
+        task.publishing = None;
+        task.published = Some(epoch);
+        // Entries up to the acknowledged epoch are in the state repo now.
+        task.log.retain(|e| e.epoch >= epoch);
+    }
+}
+
+fn boards(board: &mut Board, now: Now) {
+    let due: Vec<ProjectId> = board
+        .projects
+        .iter()
+        .filter(|(_, p)| p.board_busy.is_none() && p.board_due.is_some_and(|at| at <= now.mono))
+        .map(|(id, _)| id.clone())
+        .collect();
+    for id in due {
+        let epoch = board.ask_project(&id, ProjectAsk::PublishBoard);
+        let project = board.project_soft(&id);
+        project.board_due = None;
+        project.board_busy = Some(epoch);
+    }
+    // Whatever was journalled may have changed a row.
+    let touched: Vec<ProjectId> = board.journal.iter().filter_map(|l| l.project.clone()).collect();
+    for id in touched {
+        let quiet = board.projects.get(&id).is_some_and(|p| p.board_due.is_none());
+        if quiet {
+            let wait = if board.mode == Some(Mode::Working) { BOARD_PACE } else { Duration::ZERO };
+            board.project_soft(&id).board_due = Some(now.mono.after(wait));
+        }
+    }
+}
+
+/// Answers of the state repo's hand.
+pub(super) fn answered(board: &mut Board, id: &ProjectId, epoch: Epoch, answer: SideAnswer, now: Now) {
+    match answer {
+        SideAnswer::BoardPublished => board_done(board, id, epoch),
+        SideAnswer::Edited { id: request } => {
+            board.asks.push(Ask::Reply { id: request, reply: Reply::Done { text: String::new() } });
+        }
+        SideAnswer::EditRefused { id: request, why } => {
+            board.asks.push(Ask::Reply { id: request, reply: Reply::Refused { why } });
+        }
+        SideAnswer::Failed { why } if board.projects.get(id).and_then(|p| p.board_busy) == Some(epoch) => {
+            board.note_project(id, "board", format!("the board could not be published: {why}"), now);
+            board_done(board, id, epoch);
+        }
+        _ => {}
+    }
+}
+
+fn board_done(board: &mut Board, id: &ProjectId, epoch: Epoch) {
+    let project = board.project_soft(id);
+    if project.board_busy == Some(epoch) {
+        project.board_busy = None;
+    }
+}
+
+/// Requests that wait until everything so far has reached the state repo.
+fn settle_requests(board: &mut Board) {
+    let busy = board
+        .projects
+        .values()
+        .any(|p| p.board_busy.is_some() || (p.board_due.is_some() && board.mode != Some(Mode::Working)))
+        || board.tasks.values().any(|t| t.publishing.is_some());
+    if busy {
+        return;
+    }
+    for id in std::mem::take(&mut board.settling) {
+        board.asks.push(Ask::Reply { id, reply: Reply::Done { text: String::new() } });
+    }
+}
+
+fn leave(board: &mut Board) {
+    let done = match board.mode {
+        Some(Mode::Leaving) => true,
+        // Stopped attempts go through their cleaning, so that their claims are released.
+        Some(Mode::Stopping) => {
+            !board.tasks.values().any(|t| t.phase.child().is_some() || matches!(t.phase, Phase::Cleaning { .. }))
+        }
+        Some(Mode::Working | Mode::Serving) | None => false,
+    };
+    if done {
+        if let Some(id) = board.stop_reply.take() {
+            board.asks.push(Ask::Reply { id, reply: Reply::Done { text: "stopped".into() } });
+        }
+        board.asks.push(Ask::Exit);
+    }
+}
+
+/// The first start after idle begins a night.
+pub(super) fn night_begins(board: &mut Board, now: Now) {
+    if board.night.as_ref().is_some_and(|n| n.ended.is_none()) {
+        return;
+    }
+    board.touch_globals();
+    let number = board.night.as_ref().map_or(1, |n| n.number + 1);
+    board.night = Some(Night { number, started: now.wall, ended: None });
+}
+
+/// Idle again: the night is over.
+pub(super) fn night(board: &mut Board, now: Now) {
+    if board.mode != Some(Mode::Working) || !is_idle(board, now) {
+        return;
+    }
+    let ids: Vec<ProjectId> = board.projects.keys().cloned().collect();
+    if board.night.as_ref().is_some_and(|n| n.ended.is_none()) {
+        board.touch_globals();
+        if let Some(night) = &mut board.night {
+            night.ended = Some(now.wall);
+        }
+        for id in &ids {
+            board.notify(id, None, NoticeKind::NightDone, "the night is done".into());
+            board.clear_notice(id, None, NoticeKind::NightDone);
+        }
+        // The next night looks at the base afresh before its first start.
+        for id in &ids {
+            if matches!(board.projects.get(id).map(|p| &p.target), Some(Target::Ready { .. })) {
+                board.project_mut(id).target = Target::Unknown;
+            }
+        }
+    }
+}
+
+/// True when nothing moves and nothing will by itself: every task is over, waits for a person, or is held by something
+/// that only a person can change.
+pub fn is_idle(board: &Board, now: Now) -> bool {
+    let counts = super::schedule::Counts::of(board);
+    let busy_project = board.projects.values().any(|p| {
+        !p.read
+            || p.check.is_some()
+            || p.land.is_some()
+            || p.delivering.is_some()
+            || matches!(p.target, Target::Preparing { .. } | Target::Joining { .. })
+    });
+    if busy_project {
+        return false;
+    }
+    board.tasks.values().all(|t| match &t.phase {
+        Phase::Backoff { again: crate::domain::phase::Again::Run } => explain::held_for_good(board, t),
+        phase if phase.is_active() => false,
+        Phase::Queued => match super::schedule::gate(board, t, &counts, now) {
+            Ok(_) => false,
+            // A target that was never looked at will be, for a task that could start.
+            Err(hold) => !hold.passes(),
+        },
+        _ => t.publishing.is_none(),
+    })
+}

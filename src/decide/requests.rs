@@ -1,0 +1,363 @@
+//! What people want: requests judged at once against the task's state, and wishes taken in as they change.
+
+use super::ask::{Ask, ProjectAsk, Reply};
+use super::board::{Board, Mode, Project, Target, Task};
+use super::event::{Concluded, Request, RequestId, WishEdit, WishNews};
+use crate::domain::graph::Graph;
+use crate::domain::phase::{Again, Phase, StopCause, StopStage, WaitFor};
+use crate::domain::policy::Policy;
+use crate::domain::status::{AttemptEnd, Outcome};
+use crate::domain::task::{Wish, WishStatus, WishVerb};
+use crate::domain::{Epoch, Now, ProjectId, TaskId, TaskPath};
+
+pub(super) fn request(board: &mut Board, id: RequestId, request: Request, now: Now) {
+    let reply = match request {
+        Request::Pause { project } => pause(board, project.as_ref(), true, now),
+        Request::Resume { project } => pause(board, project.as_ref(), false, now),
+        Request::Stop { stop_agents } => {
+            board.stop_reply = Some(id);
+            return terminate(board, stop_agents, now);
+        }
+        Request::Settle => {
+            board.settling.push(id);
+            return;
+        }
+        Request::Land { project } => match land(board, id, &project) {
+            Some(reply) => reply,
+            None => return,
+        },
+        Request::Edit { project, path, edit } => match edit_wish(board, id, &project, &path, edit) {
+            Some(reply) => reply,
+            None => return,
+        },
+    };
+    board.asks.push(Ask::Reply { id, reply });
+}
+
+fn pause(board: &mut Board, project: Option<&ProjectId>, on: bool, now: Now) -> Reply {
+    let word = if on { "paused: nothing new is started" } else { "resumed" };
+    match project {
+        Some(id) if !board.projects.contains_key(id) => return Reply::NotFound { what: format!("project {id}") },
+        Some(id) => {
+            board.project_mut(id).paused = on;
+            if !on {
+                clear_holds(board, id, now);
+            }
+            board.note_project(id, "pause", word, now);
+        }
+        None => {
+            board.touch_globals();
+            board.paused = on;
+            let ids: Vec<ProjectId> = board.projects.keys().cloned().collect();
+            for id in ids.iter().filter(|_| !on) {
+                board.project_mut(id).paused = false;
+                clear_holds(board, id, now);
+            }
+        }
+    }
+    Reply::Done { text: word.into() }
+}
+
+/// A person says go on: profiles and a red base get another try.
+fn clear_holds(board: &mut Board, id: &ProjectId, now: Now) {
+    let project = board.project_mut(id);
+    project.holds.clear();
+    if project.baseline.as_ref().is_some_and(|b| b.red.is_some()) {
+        project.baseline = None;
+    }
+    if matches!(project.target, Target::Blocked { .. }) {
+        project.target = Target::Unknown;
+    }
+    board.note_project(id, "resume", "holds lifted", now);
+}
+
+/// A landing waits until nothing is merging, then looks at base and target afresh.
+fn land(board: &mut Board, id: RequestId, project: &ProjectId) -> Option<Reply> {
+    let Some(one) = board.projects.get(project) else {
+        return Some(Reply::NotFound { what: format!("project {project}") });
+    };
+    if one.land.is_some() {
+        return Some(Reply::WrongState { why: "a landing is under way already".into() });
+    }
+    let fresh = matches!(one.target, Target::Ready { .. } | Target::Blocked { .. });
+    if fresh && !super::target::train(board, project) {
+        board.project_mut(project).target = Target::Unknown;
+    }
+    board.project_soft(project).land = Some(id);
+    None
+}
+
+fn edit_wish(board: &mut Board, id: RequestId, project: &ProjectId, path: &TaskPath, edit: WishEdit) -> Option<Reply> {
+    if !board.projects.contains_key(project) {
+        return Some(Reply::NotFound { what: format!("project {project}") });
+    }
+    let key = TaskId { project: project.clone(), path: path.clone() };
+    let task = board.tasks.get(&key);
+    let ended = board.ended.get(&key);
+    if let Some(reply) = judge_edit(path, task, ended, &edit) {
+        return Some(reply);
+    }
+    let retry = task.map_or_else(|| ended.map_or(0, |e| e.retry), |t| t.retry.max(t.wish.retry)) + 1;
+    if let (WishEdit::Answer(text), true) = (&edit, task.is_some()) {
+        let text = text.clone();
+        if let Some(task) = board.task_mut(&key) {
+            task.answer = Some(text);
+        }
+    }
+    board.ask_project(project, ProjectAsk::Edit { id, path: path.clone(), edit, retry });
+    None
+}
+
+/// Accept (`None`), or say at once why not.
+fn judge_edit(path: &TaskPath, task: Option<&Task>, ended: Option<&Concluded>, edit: &WishEdit) -> Option<Reply> {
+    let wrong = |why: String| Some(Reply::WrongState { why });
+    match (edit, task, ended) {
+        (WishEdit::Create { .. }, None, None) => None,
+        (WishEdit::Create { .. }, _, _) => wrong(format!("{path} exists already; a used path is never used again")),
+        (_, None, None) => Some(Reply::NotFound { what: format!("task {path}") }),
+        (WishEdit::Enqueue, Some(t), _) if t.wish.status == WishStatus::Planning => None,
+        (WishEdit::Enqueue, _, _) => wrong(format!("{path} is not in planning")),
+        (WishEdit::Abort, Some(_), _) => None,
+        (WishEdit::Abort, None, Some(e)) => wrong(format!("{path} is {} already", e.outcome.status())),
+        (WishEdit::Retry, Some(t), _) => match &t.phase {
+            Phase::Waiting { on: WaitFor::Block { .. } | WaitFor::Question } => None,
+            Phase::Queued if t.wish.wish.is_some() => None,
+            phase => wrong(format!("{path} is {}: there is nothing to try again", phase.word())),
+        },
+        (WishEdit::Retry, None, Some(e)) if e.outcome.satisfies() => wrong(format!("{path} is completed")),
+        (WishEdit::Retry, None, Some(_)) => None,
+        (WishEdit::Priority(_), Some(_), _) => None,
+        (WishEdit::Answer(_), Some(t), _) if t.phase == (Phase::Waiting { on: WaitFor::Question }) => None,
+        (WishEdit::Answer(_), _, _) => wrong(format!("{path} asks nothing")),
+        (WishEdit::Approve, Some(t), _) if t.phase == (Phase::Waiting { on: WaitFor::Review }) => None,
+        (WishEdit::Approve, _, _) => wrong(format!("{path} does not wait for a review")),
+        (WishEdit::Priority(_), None, Some(e)) => wrong(format!("{path} is {} already", e.outcome.status())),
+    }
+}
+
+/// The approved configuration came or changed.
+pub(super) fn configured(board: &mut Board, id: &ProjectId, policy: Policy, now: Now) {
+    let old = board
+        .projects
+        .get(id)
+        .and_then(|p| p.policy.as_ref())
+        .map(|p| (p.hash.clone(), p.merge.into.clone(), p.base.clone()));
+    let project = board.project_mut(id);
+    let same = old.as_ref().is_some_and(|(hash, _, _)| *hash == policy.hash);
+    if same {
+        project.policy = Some(policy);
+        return;
+    }
+    let moved = old.is_some_and(|(_, into, base)| into != policy.merge.into || base != policy.base);
+    let hash = policy.hash.clone();
+    let check = project.check.take();
+    if moved || check.is_some() || matches!(project.target, Target::Joining { .. }) {
+        project.target = Target::Unknown;
+    }
+    project.policy = Some(policy);
+    // A profile that was mended by this change is worth a new try.
+    project.holds.retain(|_, hold| hold.until.is_some());
+    if let Some(check) = check {
+        let run = super::orders::tree_check_run(id, &check);
+        let what = ProjectAsk::StopCheck { run, stage: StopStage::Kill };
+        board.asks.push(Ask::Project { project: id.clone(), epoch: check.epoch, what });
+    }
+    board.note_project(id, "configured", format!("configuration {}", &hash[..hash.len().min(19)]), now);
+}
+
+/// What is wished, as far as it changed.
+pub(super) fn wishes(board: &mut Board, id: &ProjectId, news: WishNews, now: Now) {
+    board.project_soft(id).read = true;
+    if board.projects.get(id).is_some_and(|p| p.invalid != news.invalid) {
+        board.project_mut(id).invalid = news.invalid.clone();
+    }
+    let mut graph_changed = news.whole;
+    if news.whole {
+        let gone: Vec<TaskId> =
+            board.tasks.keys().filter(|t| t.project == *id && !news.wishes.contains_key(&t.path)).cloned().collect();
+        for task in gone {
+            withdrawn(board, &task, now);
+        }
+    }
+    for (path, wish) in news.wishes {
+        let key = TaskId { project: id.clone(), path };
+        graph_changed |= match wish {
+            Some(wish) => wished(board, &key, wish, news.concluded.get(&key.path), now),
+            None => withdrawn(board, &key, now),
+        };
+    }
+    if graph_changed {
+        rebuild_graph(board, id, now);
+    }
+}
+
+/// Works out the graph anew and says each new cycle once.
+pub(super) fn rebuild_graph(board: &mut Board, id: &ProjectId, now: Now) {
+    let graph = Graph::build(board.tasks.values().filter(|t| t.id.project == *id).map(|t| (&t.id.path, &t.wish)));
+    let cycles = graph.cycles();
+    let order = graph.order();
+    let project = board.project_soft(id);
+    let new: Vec<_> = cycles.iter().filter(|c| !project.cycles.contains(c)).cloned().collect();
+    project.graph = graph;
+    project.order = order;
+    project.cycles = cycles;
+    for cycle in new {
+        board.note_project(id, "cycle", format!("dependency cycle: {}", super::schedule::show_cycle(&cycle)), now);
+    }
+}
+
+/// A wish as it stands now. True when the graph may have changed.
+fn wished(board: &mut Board, key: &TaskId, wish: Wish, concluded: Option<&Concluded>, now: Now) -> bool {
+    if let Some(task) = board.tasks.get(key) {
+        if task.wish == wish {
+            return false;
+        }
+        let graph = task.wish.depends_on != wish.depends_on;
+        changed(board, key, wish, now);
+        return graph;
+    }
+    if let Some(ended) = board.ended.get(key).cloned() {
+        if wish.retry <= ended.retry || ended.outcome.satisfies() || wish.wish.is_some() {
+            return false;
+        }
+        board.put_ended(key, None);
+        board.put_task(Task::new(key.clone(), wish, ended.epoch.next(), now));
+        board.note(key, ended.epoch, "retry", "tried again on request", now);
+        return true;
+    }
+    match concluded {
+        Some(c) if c.retry >= wish.retry || c.outcome.satisfies() => {
+            board.put_ended(key, Some(c.clone()));
+            true
+        }
+        other => {
+            let epoch = other.map_or(Epoch(0), |c| c.epoch.next());
+            board.put_task(Task::new(key.clone(), wish, epoch, now));
+            true
+        }
+    }
+}
+
+/// The wish of an open task changed.
+fn changed(board: &mut Board, key: &TaskId, wish: Wish, now: Now) {
+    let Some(task) = board.task_mut(key) else { return };
+    let abort = wish.wish == Some(WishVerb::Abort) && task.wish.wish.is_none();
+    let retry = wish.retry > task.retry && wish.wish.is_none();
+    let approved = !wish.review;
+    task.wish = wish;
+    let phase = task.phase.clone();
+    if abort {
+        return aborted(board, key, now);
+    }
+    match phase {
+        Phase::Queued if retry => {
+            task.new_life(now);
+        }
+        Phase::Waiting { on: WaitFor::Question } if retry => answered(board, key, now),
+        Phase::Waiting { on: WaitFor::Block { .. } } if retry => {
+            task.new_life(now);
+            super::advance::end_attempt(board, key, AttemptEnd::Requeue, "tried again on request", now);
+        }
+        Phase::Waiting { on: WaitFor::Review } if approved => {
+            super::advance::enter(board, key, Phase::MergeQueued, "approved", now);
+        }
+        _ => {}
+    }
+}
+
+/// A person answered: the agent goes on in its own session, or from the brief with the answer in it.
+fn answered(board: &mut Board, key: &TaskId, now: Now) {
+    let Some(task) = board.task_mut(key) else { return };
+    task.retry = task.wish.retry;
+    task.attempts = 0;
+    let question = task.question.take().unwrap_or_default();
+    let answer =
+        task.answer.clone().unwrap_or_else(|| format!("The task was edited; it now reads:\n\n{}", task.wish.body));
+    task.follow = Some(format!("You asked: {question}\n\nThe answer: {answer}\n\nGo on with the task."));
+    super::advance::enter(board, key, Phase::Running, "its question was answered", now);
+}
+
+/// A person's stop ends the task and everything it contains.
+fn aborted(board: &mut Board, key: &TaskId, now: Now) {
+    let below: Vec<TaskId> = board
+        .tasks
+        .keys()
+        .filter(|t| t.project == key.project && t.path.is_below(&key.path))
+        .cloned()
+        .collect();
+    for id in below.iter().chain([key]) {
+        abort_one(board, id, now);
+    }
+}
+
+/// Whatever the phase, the task ends as aborted, its work kept under rescue refs.
+fn abort_one(board: &mut Board, key: &TaskId, now: Now) {
+    let Some(task) = board.tasks.get(key) else { return };
+    let over = AttemptEnd::Over { outcome: Outcome::Aborted };
+    match &task.phase {
+        Phase::Queued => super::advance::abort_queued(board, key, now),
+        Phase::Stopping { stage, child, .. } => {
+            // The grace that runs already is not started anew.
+            let phase = Phase::Stopping { stage: *stage, cause: StopCause::Abort, child: *child };
+            if let Some(task) = board.task_mut(key) {
+                task.phase = phase;
+            }
+        }
+        phase if phase.child().is_some() => super::advance::stop(board, key, StopCause::Abort, now),
+        // The branch may have moved already: what the answer says decides.
+        Phase::Merging { .. } | Phase::Cleaning { .. } | Phase::Ended => {}
+        Phase::Claiming
+        | Phase::Preparing
+        | Phase::Briefing
+        | Phase::Before { .. }
+        | Phase::Running
+        | Phase::Collecting { .. }
+        | Phase::Checking { .. }
+        | Phase::After { .. }
+        | Phase::Waiting { .. }
+        | Phase::MergeQueued
+        | Phase::Backoff {
+            again:
+                Again::Claim | Again::Prepare | Again::Run | Again::Child { .. } | Again::Collect { .. } | Again::Merge,
+        }
+        | Phase::Finally { .. } => super::advance::end_attempt(board, key, over, "aborted", now),
+        Phase::Backoff { again: Again::Clean { .. } } => {}
+    }
+}
+
+/// The task's README is gone or can no longer be read. A task under way goes on with the last good one.
+fn withdrawn(board: &mut Board, key: &TaskId, now: Now) -> bool {
+    let Some(task) = board.tasks.get(key) else { return false };
+    if task.phase != Phase::Queued {
+        return false;
+    }
+    let epoch = task.epoch;
+    board.drop_task(key);
+    board.note(key, epoch, "withdrawn", "its file is gone or no longer valid", now);
+    true
+}
+
+/// The daemon is to end.
+pub(super) fn terminate(board: &mut Board, stop_agents: bool, now: Now) {
+    if !stop_agents {
+        if board.mode != Some(Mode::Stopping) {
+            board.mode = Some(Mode::Leaving);
+        }
+        return;
+    }
+    board.mode = Some(Mode::Stopping);
+    let busy: Vec<TaskId> = board.tasks.values().filter(|t| t.phase.child().is_some()).map(|t| t.id.clone()).collect();
+    for id in busy {
+        super::advance::stop(board, &id, StopCause::Shutdown, now);
+    }
+    let ids: Vec<ProjectId> = board.projects.keys().cloned().collect();
+    for id in ids {
+        let Some(check) = board.projects.get(&id).and_then(|p: &Project| p.check.clone()) else { continue };
+        let run = super::orders::tree_check_run(&id, &check);
+        let what = ProjectAsk::StopCheck { run, stage: StopStage::Kill };
+        board.asks.push(Ask::Project { project: id.clone(), epoch: check.epoch, what });
+        let project = board.project_mut(&id);
+        project.check = None;
+        project.target = Target::Unknown;
+    }
+}

@@ -1,0 +1,242 @@
+//! What follows from how an agent ended: its work is collected, it is sent back with the failure, its profile is held, or
+//! the attempt is over. What is not the task's fault spends none of its attempts.
+
+use super::ask::NoticeKind;
+use super::board::{Board, ProfileHold};
+use super::event::Work;
+use crate::domain::phase::{Again, Phase, StopCause, Then, WaitFor};
+use crate::domain::status::{AttemptEnd, Outcome, Reason, ReasonClass};
+use crate::domain::verdict::{AgentReport, Exit, Fault, RunEnd, Verdict};
+use crate::domain::{Now, ProjectId, TaskId, Wall, time};
+use std::time::Duration;
+
+/// Runs in a row that were lost or went nowhere for no fault of the task, before it is charged all the same.
+const LOST_MAX: u32 = 5;
+/// Added to a reset time that a provider names.
+const AFTER_RESET: Duration = Duration::from_secs(60);
+/// No hold is longer, whatever a provider says.
+const HOLD_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// The agent's process is gone.
+pub(super) fn agent_ended(
+    board: &mut Board,
+    id: &TaskId,
+    end: &RunEnd,
+    agent: Option<AgentReport>,
+    cause: Option<StopCause>,
+    now: Now,
+) {
+    match cause {
+        Some(StopCause::NoProgress | StopCause::NoFirstEvent) => {
+            let what = if cause == Some(StopCause::NoFirstEvent) { "said nothing at all" } else { "made no progress" };
+            let limit = board.tasks.get(id).and_then(|t| t.plan.as_ref()).map(|p| match cause {
+                Some(StopCause::NoFirstEvent) => p.limits.first_event,
+                _ => p.limits.no_progress,
+            });
+            let text = format!("the agent {what} for {} and was stopped", time::human(limit.unwrap_or_default()));
+            return charge(board, id, Reason::new(ReasonClass::Stalled, text), true, now);
+        }
+        Some(StopCause::WallLimit) => {
+            let limit = board.tasks.get(id).and_then(|t| t.plan.as_ref()).map(|p| p.limits.wall).unwrap_or_default();
+            let text = format!("the agent was stopped after its limit of {}", time::human(limit));
+            return charge(board, id, Reason::new(ReasonClass::Timeout, text), false, now);
+        }
+        Some(StopCause::AfterResult | StopCause::Abort | StopCause::Shutdown | StopCause::ClaimLost) | None => {}
+    }
+    if matches!(end.exit, Exit::Lost | Exit::DeadMan) {
+        return lost(board, id, end, now);
+    }
+    let verdict = agent.as_ref().map_or_else(|| plain_verdict(end), |a| a.verdict.clone());
+    if verdict == Verdict::Finished {
+        return finished(board, id, agent, now);
+    }
+    match verdict.fault() {
+        Fault::Profile => hold_profile(board, id, &verdict, now),
+        Fault::World => lost(board, id, end, now),
+        Fault::Task => {
+            let fresh = matches!(verdict, Verdict::ContextTooLong | Verdict::Malformed { .. });
+            let said = verdict.message().map(|m| format!(": {m}")).unwrap_or_default();
+            let text = format!("the agent ended with {}{said}", verdict.word());
+            charge(board, id, Reason::new(ReasonClass::AgentError, text), fresh, now);
+        }
+    }
+}
+
+/// A verdict from the exit alone, for agents without an adapter's report.
+fn plain_verdict(end: &RunEnd) -> Verdict {
+    match &end.exit {
+        Exit::Exited { code: 0 } => Verdict::Finished,
+        Exit::SpawnFailed { error } => Verdict::SpawnFailed { message: error.clone() },
+        exit => Verdict::Crashed { message: crate::domain::chain::describe(exit, false, Duration::ZERO) },
+    }
+}
+
+fn finished(board: &mut Board, id: &TaskId, agent: Option<AgentReport>, now: Now) {
+    let Some(task) = board.task_mut(id) else { return };
+    task.attempts += 1;
+    task.tries = 0;
+    task.follow = None;
+    task.question = agent.and_then(|a| a.asks);
+    let name = task.plan.as_ref().map(|p| p.profile_name.clone());
+    if let Some(name) = name {
+        lift_hold(board, &id.project, &name);
+    }
+    super::advance::enter(board, id, Phase::Collecting { then: Then::Check }, "the agent ended its turn", now);
+}
+
+/// A run that went well shows that its profile can be used.
+fn lift_hold(board: &mut Board, project: &ProjectId, name: &str) {
+    if board.projects.get(project).is_some_and(|p| p.holds.contains_key(name)) {
+        board.project_mut(project).holds.remove(name);
+        board.clear_notice(project, None, NoticeKind::ProfileUnusable);
+    }
+}
+
+/// The branch holds nothing that the base has not.
+pub(super) fn no_changes(board: &mut Board, id: &TaskId, now: Now) {
+    let Some(task) = board.tasks.get(id) else { return };
+    if let Some(question) = task.question.clone() {
+        let text = format!("{} asks: {question}", id.path);
+        board.notify(&id.project, Some(&id.path), NoticeKind::NeedsYou, text);
+        return super::advance::enter(board, id, Phase::Waiting { on: WaitFor::Question }, &question, now);
+    }
+    let why = "the agent ended well and changed nothing";
+    super::advance::end_attempt(board, id, AttemptEnd::Over { outcome: Outcome::NoChanges }, why, now);
+}
+
+/// A check failed: the agent mends it, while it has attempts left.
+pub(super) fn send_back(board: &mut Board, id: &TaskId, reason: Reason, why: &str, now: Now) {
+    let Some(task) = board.task_mut(id) else { return };
+    let left = task.plan.as_ref().map_or(0, |p| p.attempts).saturating_sub(task.attempts);
+    if left == 0 {
+        return super::advance::fail(board, id, reason, now);
+    }
+    let text = feedback(task.title(), &reason.text, left);
+    task.follow = Some(text);
+    super::advance::enter(board, id, Phase::Running, &format!("{why}: back to the agent"), now);
+}
+
+fn feedback(title: &str, failure: &str, left: u32) -> String {
+    format!(
+        "Your work on the task \"{title}\" does not pass yet. {failure}\n\nMend this in the same working tree, then end. \
+         Attempts left, this one included: {left}."
+    )
+}
+
+/// An attempt is spent; the agent gets another one where there is one left.
+fn charge(board: &mut Board, id: &TaskId, reason: Reason, fresh_session: bool, now: Now) {
+    let Some(task) = board.task_mut(id) else { return };
+    task.attempts += 1;
+    task.tries = 0;
+    if fresh_session {
+        task.session = None;
+        task.session_total = None;
+    }
+    let left = task.plan.as_ref().map_or(0, |p| p.attempts).saturating_sub(task.attempts);
+    if left == 0 {
+        return super::advance::fail(board, id, reason, now);
+    }
+    let said = reason.text.clone();
+    task.follow = Some(format!(
+        "An earlier try at this task did not come to its end: {said}. What it left is in the working tree. Go on from \
+         there. Attempts left, this one included: {left}."
+    ));
+    super::advance::enter(board, id, Phase::Running, &said, now);
+}
+
+/// The run is gone for no fault of the task: it goes on in its session, and nothing is charged.
+fn lost(board: &mut Board, id: &TaskId, end: &RunEnd, now: Now) {
+    let Some(task) = board.task_mut(id) else { return };
+    task.tries += 1;
+    let how = crate::domain::chain::describe(&end.exit, false, Duration::ZERO);
+    if task.tries >= LOST_MAX {
+        let text = format!("{LOST_MAX} runs in a row were lost ({how})");
+        return super::advance::fail(board, id, Reason::new(ReasonClass::Infra, text), now);
+    }
+    if task.tries > 1 {
+        // A session that was lost twice may be what cannot be resumed.
+        task.session = None;
+        task.session_total = None;
+    }
+    interrupted(board, id);
+    super::advance::enter(board, id, Phase::Running, &format!("interrupted ({how}); not charged"), now);
+}
+
+/// What an agent that was cut off is told when it goes on.
+pub(super) fn interrupted(board: &mut Board, id: &TaskId) {
+    let Some(task) = board.task_mut(id) else { return };
+    if task.follow.is_none() && task.session.is_some() {
+        task.follow = Some("You were interrupted. Go on with the task from where you stopped.".into());
+    }
+}
+
+/// The profile cannot be used for now. The task keeps its place, its worktree, its session and its attempts, and gives up
+/// its slot.
+fn hold_profile(board: &mut Board, id: &TaskId, verdict: &Verdict, now: Now) {
+    let Some(task) = board.task_mut(id) else { return };
+    let Some(name) = task.plan.as_ref().map(|p| p.profile_name.clone()) else { return };
+    task.tries = 0;
+    let project = board.project_mut(&id.project);
+    let before = project.holds.get(&name).cloned();
+    // One storm of equal answers is one hold: only the answer of a trial makes it longer.
+    let again = before.as_ref().filter(|h| h.until.is_some_and(|at| at > now.mono) && !h.trial);
+    let hold = match again {
+        Some(hold) => hold.clone(),
+        None => new_hold(verdict, before.map_or(0, |h| h.times) + 1, now),
+    };
+    let (text, until) = (hold.why.clone(), hold.until);
+    let first = project.holds.insert(name.clone(), hold).is_none();
+    let word = verdict.word();
+    if first {
+        let wait =
+            until.map_or_else(|| "until you mend it".into(), |at| format!("for {}", time::human(at.since(now.mono))));
+        board.note_project(&id.project, "profile_held", format!("{name} is held {wait}: {text}"), now);
+        if until.is_none() {
+            board.notify(&id.project, None, NoticeKind::ProfileUnusable, format!("{name} cannot be used: {text}"));
+        }
+    }
+    let why = format!("{word}: waits for {name}, no attempt is spent");
+    super::advance::enter(board, id, Phase::Backoff { again: Again::Run }, &why, now);
+}
+
+fn new_hold(verdict: &Verdict, times: u32, now: Now) -> ProfileHold {
+    // 1, 2, 4 … 30 minutes where nobody says how long.
+    let ladder =
+        Duration::from_secs(60).saturating_mul(1 << times.min(6).saturating_sub(1)).min(Duration::from_secs(1800));
+    let told =
+        |until: &Option<Wall>| until.map_or(ladder, |at| at.since(now.wall).saturating_add(AFTER_RESET).min(HOLD_MAX));
+    let wait = match verdict {
+        Verdict::RateLimited { until } | Verdict::UsageLimit { until } => Some(told(until)),
+        Verdict::Overloaded => Some(ladder),
+        Verdict::LoginNeeded { .. }
+        | Verdict::NoCredit { .. }
+        | Verdict::ModelUnknown { .. }
+        | Verdict::SpawnFailed { .. } => None,
+        Verdict::Finished
+        | Verdict::PermissionDenied { .. }
+        | Verdict::ContextTooLong
+        | Verdict::OutputCut
+        | Verdict::Refused { .. }
+        | Verdict::Malformed { .. }
+        | Verdict::LimitReached { .. }
+        | Verdict::SessionLost
+        | Verdict::Failed { .. }
+        | Verdict::Crashed { .. }
+        | Verdict::Stopped => Some(ladder),
+    };
+    ProfileHold {
+        why: verdict
+            .message()
+            .map_or_else(|| verdict.word().replace('_', " "), |m| format!("{}: {m}", verdict.word().replace('_', " "))),
+        word: verdict.word().into(),
+        until: wait.map(|w| now.mono.after(w)),
+        until_wall: wait.map(|w| Wall(now.wall.0.saturating_add(i64::try_from(time::millis(w)).unwrap_or(i64::MAX)))),
+        times,
+        trial: false,
+    }
+}
+
+/// True when a piece of work is empty: its tree is its base's.
+pub fn is_empty(work: &Work) -> bool {
+    work.tree == work.base_tree
+}
