@@ -11,4 +11,6 @@
 pub mod decide;
 pub mod domain;
 
+pub mod text;
+
 pub mod git;
