@@ -7,3 +7,4 @@
 mod markdown;
 pub mod safe;
 mod stamp;
+pub mod state_file;
