@@ -8,3 +8,4 @@ mod markdown;
 pub mod safe;
 mod stamp;
 pub mod state_file;
+pub mod task_file;
