@@ -4,6 +4,7 @@
 //!
 //! What must not be here: decisions about tasks (they are in the rules) and any I/O.
 
+pub mod board_file;
 mod markdown;
 pub mod safe;
 mod stamp;
