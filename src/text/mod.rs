@@ -6,6 +6,7 @@
 
 pub mod board_file;
 mod markdown;
+pub mod prompt;
 pub mod safe;
 mod stamp;
 pub mod state_file;
