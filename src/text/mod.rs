@@ -5,6 +5,7 @@
 //! What must not be here: decisions about tasks (they are in the rules) and any I/O.
 
 pub mod board_file;
+pub mod lint;
 mod markdown;
 pub mod prompt;
 pub mod safe;
