@@ -14,3 +14,5 @@ pub mod domain;
 pub mod text;
 
 pub mod git;
+
+pub mod config;
