@@ -16,3 +16,5 @@ pub mod text;
 pub mod git;
 
 pub mod config;
+
+pub mod logging;
