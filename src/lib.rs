@@ -18,3 +18,5 @@ pub mod git;
 pub mod config;
 
 pub mod logging;
+
+pub mod setup;
