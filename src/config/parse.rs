@@ -3,7 +3,7 @@
 
 use super::branch::{check_branch, collide};
 use super::profile::{MAX_SLOTS, agents};
-use super::walk::{At, Doc, Either, Section, Span, place};
+use super::walk::{At, Doc, Either, Section, Span};
 use super::{MAX_BYTES, Problem, ProjectConfig};
 use crate::domain::chain::{Chain, Check, Command, OnFailure, Step, When};
 use crate::domain::policy::{AgentKind, Limits, MergePolicy, Policy};
@@ -21,6 +21,10 @@ const BRIEF_BUDGET: u64 = 96 << 10;
 const MAX_FILE: u64 = 20 << 20;
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 const STEP_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// What the parser says of a second key or table with one name.
+const DUPLICATE: &str = "duplicate key";
+/// Most that is told of what the parser found.
+const MAX_SYNTAX_ERRORS: usize = 50;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Reads the whole file, or says everything that is wrong with it.
@@ -30,17 +34,16 @@ pub(super) fn parse(bytes: &[u8]) -> Result<ProjectConfig, Vec<Problem>> {
         return Err(whole(format!("is larger than {MAX_BYTES} bytes")));
     }
     let text = std::str::from_utf8(bytes).map_err(|e| {
-        let (line, column) = place(&String::from_utf8_lossy(&bytes[..e.valid_up_to()]), e.valid_up_to());
+        let before = String::from_utf8_lossy(&bytes[..e.valid_up_to()]);
+        let (line, column) = Doc::new(&before).place(before.len());
         vec![Problem { line, column, key: String::new(), text: "is not UTF-8".into(), help: None }]
     })?;
     let doc = Doc::new(text);
     let (table, errors) = DeTable::parse_recoverable(text);
-    let mut broken = false;
-    for error in &errors {
-        broken |= error.message() != "duplicate key";
+    for error in errors.iter().take(MAX_SYNTAX_ERRORS) {
         syntax(&doc, text, table.get_ref(), error);
     }
-    if broken {
+    if errors.iter().any(|error| error.message() != DUPLICATE) {
         // What could not be read looks like what was not written: more would only mislead.
         return Err(doc.into_problems());
     }
@@ -58,7 +61,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<ProjectConfig, Vec<Problem>> {
 
 fn syntax(doc: &Doc<'_>, text: &str, table: &DeTable<'_>, error: &toml::de::Error) {
     let span = error.span().unwrap_or(0..0);
-    if error.message() != "duplicate key" {
+    if error.message() != DUPLICATE {
         doc.problem(span.start, "", error.message(), None);
         return;
     }

@@ -341,6 +341,30 @@ fn columns_count_characters_and_bytes_that_are_no_text_are_said() {
 }
 
 #[test]
+fn huge_and_deep_files_end_soon_with_a_bounded_list() {
+    let start = std::time::Instant::now();
+    let fill = |line: &dyn Fn(usize) -> String| -> String {
+        let mut room = MAX_BYTES - HEAD.len();
+        let fits = |line: &String| room.checked_sub(line.len()).map(|rest| room = rest).is_some();
+        std::iter::once(HEAD.to_owned()).chain((0..).map(line).take_while(fits)).collect()
+    };
+    for text in [
+        fill(&|i| format!("k{i} = 1\n")),
+        fill(&|_| "slots = 2\n".into()),
+        fill(&|_| "[limits]\n".into()),
+        fill(&|_| "[[checks]]\nname = \"a\"\nrun = \"x\"\n".into()),
+        fill(&|_| "]".into()),
+        format!("{HEAD}x = {}", "[".repeat(500_000)),
+        format!("{HEAD}x = {}", "{a=".repeat(300_000)),
+        format!("{HEAD}{} = 1", "a.".repeat(400_000)),
+    ] {
+        let error = read_text(&text).unwrap_err();
+        assert!((1..=101).contains(&error.problems.len()));
+    }
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_a_problem_like_any_other() {
     let top = tempfile::tempdir().unwrap();
     let missing = load(&top.path().join("overnight.toml")).unwrap_err().to_string();

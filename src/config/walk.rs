@@ -12,10 +12,23 @@ use toml::de::{DeTable, DeValue};
 /// Bytes `start..end` of the document.
 pub(super) type Span = Range<usize>;
 
+/// Problems that are told of one file; a file with more is no configuration.
+const MAX_PROBLEMS: usize = 100;
+
 /// The document's text and what was found wrong with it so far.
 pub(super) struct Doc<'a> {
     text: &'a str,
-    problems: RefCell<Vec<(usize, Problem)>>,
+    /// Where each line starts.
+    lines: Vec<usize>,
+    problems: RefCell<Vec<Found>>,
+}
+
+/// A problem at byte `at`.
+struct Found {
+    at: usize,
+    key: String,
+    text: String,
+    help: Option<String>,
 }
 
 /// One table of the document being read.
@@ -46,14 +59,13 @@ type Raw<'a, 'i> = At<&'a Spanned<DeValue<'i>>>;
 
 impl<'a> Doc<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { text, problems: RefCell::default() }
+        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
+        Self { text, lines, problems: RefCell::default() }
     }
 
     /// Notes a problem at byte `at`.
     pub(super) fn problem(&self, at: usize, key: &str, text: impl Into<String>, help: Option<String>) {
-        let (line, column) = place(self.text, at);
-        let problem = Problem { line, column, key: key.to_owned(), text: text.into(), help };
-        self.problems.borrow_mut().push((at, problem));
+        self.problems.borrow_mut().push(Found { at, key: key.to_owned(), text: text.into(), help });
     }
 
     /// Notes a problem with a value that was read.
@@ -63,14 +75,38 @@ impl<'a> Doc<'a> {
 
     /// The line of byte `at`, from 1.
     pub(super) fn line(&self, at: usize) -> usize {
-        place(self.text, at).0
+        self.lines.partition_point(|start| *start <= at)
     }
 
-    /// All problems in the order of their places.
+    /// The first problems in the order of their places.
     pub(super) fn into_problems(self) -> Vec<Problem> {
-        let mut problems = self.problems.into_inner();
-        problems.sort_by_key(|(at, _)| *at);
-        problems.into_iter().map(|(_, p)| p).collect()
+        let mut found = self.problems.take();
+        found.sort_by_key(|found| found.at);
+        let more = found.len().saturating_sub(MAX_PROBLEMS);
+        found.truncate(MAX_PROBLEMS);
+        let mut out: Vec<_> = found
+            .into_iter()
+            .map(|Found { at, key, text, help }| {
+                let (line, column) = self.place(at);
+                Problem { line, column, key, text, help }
+            })
+            .collect();
+        if more > 0 {
+            let text = format!("and {more} problems more");
+            out.push(Problem { line: 0, column: 0, key: String::new(), text, help: None });
+        }
+        out
+    }
+
+    /// Line and column (in characters) of byte `at`, from 1.
+    pub(super) fn place(&self, at: usize) -> (usize, usize) {
+        let mut at = at.min(self.text.len());
+        while !self.text.is_char_boundary(at) {
+            at -= 1;
+        }
+        let line = self.line(at);
+        let start = self.lines.get(line - 1).copied().unwrap_or(0);
+        (line, self.text[start..at].chars().count() + 1)
     }
 }
 
@@ -406,17 +442,6 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     rows[a.len()][b.len()]
-}
-
-/// Line and column (in characters) of byte `at`, from 1.
-pub(super) fn place(text: &str, at: usize) -> (usize, usize) {
-    let mut at = at.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    let before = &text[..at];
-    let start = before.rfind('\n').map_or(0, |i| i + 1);
-    (before.matches('\n').count() + 1, before[start..].chars().count() + 1)
 }
 
 fn article(kind: &str) -> String {
