@@ -73,10 +73,7 @@ fn defaults_of_a_short_file() {
     assert!(p.agents["claude"].env_pass.iter().any(|v| v == "ANTHROPIC_API_KEY"));
 }
 
-#[test]
-fn everything_written_arrives() {
-    let config = good(
-        r#"state = "/srv/state"
+const EVERYTHING: &str = r#"state = "/srv/state"
 slots = 0x10
 attempts = 1
 agent = "mine"
@@ -136,8 +133,11 @@ email = "bot@example.com"
 max_file = "1GB"
 [env]
 pass = ["CARGO_HOME"]
-"#,
-    );
+"#;
+
+#[test]
+fn everything_written_arrives() {
+    let config = good(EVERYTHING);
     assert_eq!(config.state_folder(Path::new("/x")), Path::new("/srv/state"));
     let p = config.policy;
     assert_eq!((p.slots, p.attempts, &*p.agent, p.brief_budget), (16, 1, "mine", 64 << 10));

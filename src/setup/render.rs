@@ -16,7 +16,7 @@ pub fn render_config(detected: &Detected, name: &str, base: &str) -> String {
          \n\
          [project]\n\
          name = {name}\n\
-         base = {base}{pad}# work starts here; only `overnight land` moves it\n\
+         base = {base}   # work starts here; only `overnight land` moves it\n\
          agent = {agent}\n\
          #slots = 2        # tasks at once\n\
          #attempts = 3     # agent runs of one task in all\n\
@@ -30,7 +30,6 @@ pub fn render_config(detected: &Detected, name: &str, base: &str) -> String {
          \n",
         name = quoted(name),
         base = quoted(base),
-        pad = "   ",
         agent = quoted(agent),
     );
     out.push_str(

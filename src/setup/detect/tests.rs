@@ -60,104 +60,102 @@ fn shown(detected: &Detected) -> Vec<String> {
 const PYTEST: &str = "test: pytest; code=$?; [ \"$code\" -eq 5 ] && exit 78; exit \"$code\"";
 const PACKAGE: &str = r#"{"scripts":{"lint":"eslint .","test":"vitest","build":"tsc","start":"x"}}"#;
 
+/// What it is, the files, the tools on PATH, and the checks.
+type Case = (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str], &'static [&'static str]);
+
+const CASES: &[Case] = &[
+    ("nothing", &[], &["cargo", "make"], &[]),
+    (
+        "cargo with clippy",
+        &[("Cargo.toml", "[package]\n")],
+        &["cargo", "cargo-clippy"],
+        &["build: cargo build", "lint: cargo clippy --all-targets", "test: cargo test"],
+    ),
+    ("cargo without clippy", &[("Cargo.toml", "[package]\n")], &["cargo"], &["build: cargo build", "test: cargo test"]),
+    (
+        "a cargo workspace",
+        &[("Cargo.toml", "[package]\n[workspace]\n")],
+        &["cargo"],
+        &["build: cargo build --workspace", "test: cargo test --workspace"],
+    ),
+    ("no cargo", &[("Cargo.toml", "[package]\n")], &[], &[]),
+    (
+        "go",
+        &[("go.mod", "module x\n")],
+        &["go"],
+        &["build: go build ./...", "vet: go vet ./...", "test: go test ./..."],
+    ),
+    ("no go", &[("go.mod", "module x\n")], &[], &[]),
+    ("lint only", &[("package.json", r#"{"scripts":{"lint":"x"}}"#)], &["npm"], &["lint: npm run lint"]),
+    (
+        "npm's placeholder",
+        &[("package.json", r#"{"scripts":{"test":"echo \"Error: no test specified\" && exit 1"}}"#)],
+        &["npm"],
+        &[],
+    ),
+    (
+        "npm",
+        &[("package.json", PACKAGE)],
+        &["npm"],
+        &["build: npm run build", "lint: npm run lint", "test: npm run test"],
+    ),
+    (
+        "pnpm with dependencies",
+        &[("package.json", r#"{"scripts":{"test":"x"},"dependencies":{"a":"1"}}"#), ("pnpm-lock.yaml", "")],
+        &["npm", "pnpm"],
+        &["install: pnpm install --frozen-lockfile", "test: pnpm run test"],
+    ),
+    (
+        "yarn by name",
+        &[("package.json", r#"{"scripts":{"test":"x"},"packageManager":"yarn@4.1.0"}"#)],
+        &["yarn", "npm"],
+        &["test: yarn run test"],
+    ),
+    (
+        "npm with a lock",
+        &[("package.json", r#"{"scripts":{"test":"x"},"devDependencies":{"a":"1"}}"#), ("package-lock.json", "{}")],
+        &["npm"],
+        &["install: npm ci --prefer-offline --no-audit --no-fund", "test: npm run test"],
+    ),
+    ("yarn missing", &[("package.json", PACKAGE), ("yarn.lock", "")], &["npm"], &[]),
+    ("no scripts", &[("package.json", "{}")], &["npm"], &[]),
+    ("odd scripts", &[("package.json", r#"{"scripts":{"test":3,"lint":""}}"#)], &["npm"], &[]),
+    ("broken json", &[("package.json", "{")], &["npm"], &[]),
+    ("pyproject without tests", &[("pyproject.toml", "")], &["pytest"], &[PYTEST]),
+    ("requirements with tests", &[("requirements.txt", ""), ("tests/x.py", "")], &["pytest"], &[PYTEST]),
+    ("requirements without tests", &[("requirements.txt", "")], &["pytest"], &[]),
+    ("pytest missing", &[("pyproject.toml", ""), ("tests/x.py", "")], &["python3"], &[]),
+    ("make test", &[("Makefile", ".PHONY: test\nall test: x\n\tcc\n")], &["make"], &["test: make test"]),
+    ("make check", &[("GNUmakefile", "check::\n")], &["make"], &["test: make check"]),
+    ("no target", &[("Makefile", "test := 1\ntests:\n\ttest: x\n.PHONY: test\n")], &["make"], &[]),
+    ("test.sh", &[("test.sh", "")], &[], &["test: sh ./test.sh"]),
+    ("tests/run.sh", &[("tests/run.sh*", "")], &[], &["test: ./tests/run.sh"]),
+    ("maven", &[("pom.xml", "")], &["mvn"], &["test: mvn -B test"]),
+    ("maven wrapper", &[("pom.xml", ""), ("mvnw*", "")], &["mvn"], &["test: ./mvnw -B test"]),
+    ("gradle", &[("build.gradle.kts", ""), ("gradlew*", "")], &[], &["test: ./gradlew --no-daemon check"]),
+    (
+        "scripts without a package",
+        &[("a b.js", "")],
+        &["node"],
+        &["syntax: git ls-files -z '*.js' '*.mjs' '*.cjs' | xargs -0 -r -n 1 node --check"],
+    ),
+    (
+        "two at once",
+        &[("Cargo.toml", ""), ("package.json", r#"{"scripts":{"lint":"x"}}"#)],
+        &["cargo", "npm"],
+        &["rust-build: cargo build", "rust-test: cargo test", "node-lint: npm run lint"],
+    ),
+    (
+        "a Makefile beside cargo",
+        &[("Cargo.toml", ""), ("Makefile", "test:\n\tcargo test\n")],
+        &["cargo", "make"],
+        &["build: cargo build", "test: cargo test"],
+    ),
+];
+
 #[test]
 fn every_build_system_gives_its_checks() {
-    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str], &'a [&'a str]);
-    let cases: &[Case<'_>] = &[
-        ("nothing", &[], &["cargo", "make"], &[]),
-        (
-            "cargo with clippy",
-            &[("Cargo.toml", "[package]\n")],
-            &["cargo", "cargo-clippy"],
-            &["build: cargo build", "lint: cargo clippy --all-targets", "test: cargo test"],
-        ),
-        (
-            "cargo without clippy",
-            &[("Cargo.toml", "[package]\n")],
-            &["cargo"],
-            &["build: cargo build", "test: cargo test"],
-        ),
-        (
-            "a cargo workspace",
-            &[("Cargo.toml", "[package]\n[workspace]\n")],
-            &["cargo"],
-            &["build: cargo build --workspace", "test: cargo test --workspace"],
-        ),
-        ("no cargo", &[("Cargo.toml", "[package]\n")], &[], &[]),
-        (
-            "go",
-            &[("go.mod", "module x\n")],
-            &["go"],
-            &["build: go build ./...", "vet: go vet ./...", "test: go test ./..."],
-        ),
-        ("no go", &[("go.mod", "module x\n")], &[], &[]),
-        ("lint only", &[("package.json", r#"{"scripts":{"lint":"x"}}"#)], &["npm"], &["lint: npm run lint"]),
-        (
-            "npm's placeholder",
-            &[("package.json", r#"{"scripts":{"test":"echo \"Error: no test specified\" && exit 1"}}"#)],
-            &["npm"],
-            &[],
-        ),
-        (
-            "npm",
-            &[("package.json", PACKAGE)],
-            &["npm"],
-            &["build: npm run build", "lint: npm run lint", "test: npm run test"],
-        ),
-        (
-            "pnpm with dependencies",
-            &[("package.json", r#"{"scripts":{"test":"x"},"dependencies":{"a":"1"}}"#), ("pnpm-lock.yaml", "")],
-            &["npm", "pnpm"],
-            &["install: pnpm install --frozen-lockfile", "test: pnpm run test"],
-        ),
-        (
-            "yarn by name",
-            &[("package.json", r#"{"scripts":{"test":"x"},"packageManager":"yarn@4.1.0"}"#)],
-            &["yarn", "npm"],
-            &["test: yarn run test"],
-        ),
-        (
-            "npm with a lock",
-            &[("package.json", r#"{"scripts":{"test":"x"},"devDependencies":{"a":"1"}}"#), ("package-lock.json", "{}")],
-            &["npm"],
-            &["install: npm ci --prefer-offline --no-audit --no-fund", "test: npm run test"],
-        ),
-        ("yarn missing", &[("package.json", PACKAGE), ("yarn.lock", "")], &["npm"], &[]),
-        ("no scripts", &[("package.json", "{}")], &["npm"], &[]),
-        ("odd scripts", &[("package.json", r#"{"scripts":{"test":3,"lint":""}}"#)], &["npm"], &[]),
-        ("broken json", &[("package.json", "{")], &["npm"], &[]),
-        ("pyproject without tests", &[("pyproject.toml", "")], &["pytest"], &[PYTEST]),
-        ("requirements with tests", &[("requirements.txt", ""), ("tests/x.py", "")], &["pytest"], &[PYTEST]),
-        ("requirements without tests", &[("requirements.txt", "")], &["pytest"], &[]),
-        ("pytest missing", &[("pyproject.toml", ""), ("tests/x.py", "")], &["python3"], &[]),
-        ("make test", &[("Makefile", ".PHONY: test\nall test: x\n\tcc\n")], &["make"], &["test: make test"]),
-        ("make check", &[("GNUmakefile", "check::\n")], &["make"], &["test: make check"]),
-        ("no target", &[("Makefile", "test := 1\ntests:\n\ttest: x\n.PHONY: test\n")], &["make"], &[]),
-        ("test.sh", &[("test.sh", "")], &[], &["test: sh ./test.sh"]),
-        ("tests/run.sh", &[("tests/run.sh*", "")], &[], &["test: ./tests/run.sh"]),
-        ("maven", &[("pom.xml", "")], &["mvn"], &["test: mvn -B test"]),
-        ("maven wrapper", &[("pom.xml", ""), ("mvnw*", "")], &["mvn"], &["test: ./mvnw -B test"]),
-        ("gradle", &[("build.gradle.kts", ""), ("gradlew*", "")], &[], &["test: ./gradlew --no-daemon check"]),
-        (
-            "scripts without a package",
-            &[("a b.js", "")],
-            &["node"],
-            &["syntax: git ls-files -z '*.js' '*.mjs' '*.cjs' | xargs -0 -r -n 1 node --check"],
-        ),
-        (
-            "two at once",
-            &[("Cargo.toml", ""), ("package.json", r#"{"scripts":{"lint":"x"}}"#)],
-            &["cargo", "npm"],
-            &["rust-build: cargo build", "rust-test: cargo test", "node-lint: npm run lint"],
-        ),
-        (
-            "a Makefile beside cargo",
-            &[("Cargo.toml", ""), ("Makefile", "test:\n\tcargo test\n")],
-            &["cargo", "make"],
-            &["build: cargo build", "test: cargo test"],
-        ),
-    ];
-    for (what, files, tools, expected) in cases {
+    for (what, files, tools, expected) in CASES {
         let place = Place::new(files, tools);
         let detected = place.detect();
         assert_eq!(shown(&detected), *expected, "{what}: {detected:?}");
