@@ -12,6 +12,7 @@ pub mod decide;
 pub mod domain;
 
 pub mod text;
+pub mod agent;
 
 pub mod git;
 
