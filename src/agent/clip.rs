@@ -58,10 +58,6 @@ impl Tail {
         self.text = tail(text.trim(), self.max);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.text.trim().is_empty()
-    }
-
     pub(super) fn get(&self) -> String {
         tail(self.text.trim(), self.max)
     }

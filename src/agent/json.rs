@@ -81,13 +81,14 @@ impl Scalar {
         }
     }
 
-    /// A finite number that is not negative.
+    /// An amount of money: not negative, and no more than a sum can hold.
     pub(super) fn amount(&self) -> Option<f64> {
-        match self {
-            Self::Uint(n) => Some(*n as f64),
-            Self::Num(n) if n.is_finite() && *n >= 0.0 => Some(*n),
-            Self::None | Self::Bool(_) | Self::Num(_) | Self::Text(_) | Self::Other => None,
-        }
+        let amount = match self {
+            Self::Uint(n) => *n as f64,
+            Self::Num(n) => *n,
+            Self::None | Self::Bool(_) | Self::Text(_) | Self::Other => return None,
+        };
+        (0.0..1e12).contains(&amount).then_some(amount)
     }
 
     /// The value for people; `None` where there is none.

@@ -32,7 +32,10 @@ impl Lines {
     /// Calls `each` for every line that `bytes` complete, without its line end.
     pub(super) fn feed(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) {
         let mut rest = bytes;
-        while let Some(end) = rest.iter().position(|b| *b == b'\n') {
+        // `contains` is the fast search; most of a long line's bytes are looked at by it alone.
+        while rest.contains(&b'\n')
+            && let Some(end) = rest.iter().position(|b| *b == b'\n')
+        {
             let (line, after) = (&rest[..end], &rest[end + 1..]);
             rest = after;
             if self.held.is_empty() && !self.skipping && line.len() <= self.max {
