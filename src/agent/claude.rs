@@ -190,7 +190,8 @@ impl Claude {
     pub(super) fn line(&mut self, line: &[u8], shared: &mut Shared, out: &mut Vec<AgentEvent>) {
         let Some(line) = json::line::<Line>(line) else { return shared.unreadable(line, out) };
         shared.in_step();
-        if let Some(id) = line.session_id.text() {
+        let lost = line.r#type.is("result") && self.judge(&line) == Verdict::SessionLost;
+        if !lost && let Some(id) = line.session_id.text() {
             shared.session(id, line.model.text(), out);
         }
         match line.r#type.text() {
@@ -406,7 +407,7 @@ impl Claude {
         let verdict = match (self.told, self.retrying) {
             (Some(told), _) => told,
             // Stopped by a clock while it retried for ever: the cause is what it retried.
-            (None, Some(retrying)) if !end.ok() => retrying,
+            (None, Some(retrying)) if Shared::gave_up(end) => retrying,
             (None, _) => shared.untold(end),
         };
         Ended { verdict, usage, session_total, asks: question::asks(&shared.text.get()) }

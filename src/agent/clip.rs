@@ -73,7 +73,11 @@ impl Tail {
 pub(super) fn printed(line: &[u8]) -> String {
     let line = line.trim_ascii_end();
     let start = line.iter().rposition(|b| *b == b'\r').map_or(0, |at| at + 1);
-    let text = String::from_utf8_lossy(&line[start..]);
+    let line = &line[start..];
+    let text = String::from_utf8_lossy(line);
+    if line.is_ascii() && !line.iter().any(u8::is_ascii_control) {
+        return text.into_owned();
+    }
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {

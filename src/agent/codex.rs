@@ -230,7 +230,7 @@ impl Codex {
             (Some(Verdict::Finished), Some(what), _) => Verdict::PermissionDenied { what },
             (Some(told), _, _) => told,
             // Stopped by a clock while it retried for ever: the cause is what it retried.
-            (None, _, Some(retrying)) if !end.ok() => retrying,
+            (None, _, Some(retrying)) if Shared::gave_up(end) => retrying,
             (None, _, _) => shared.untold(end),
         };
         Ended { verdict, usage, session_total, asks: question::asks(&shared.text.get()) }

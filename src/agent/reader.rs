@@ -228,6 +228,15 @@ impl Shared {
         Verdict::Crashed { message: format!("{why}{gap}{last}") }
     }
 
+    /// The child itself ended and not well: not by the dead-man limit, nor out of sight.
+    pub(super) fn gave_up(end: &RunEnd) -> bool {
+        match end.exit {
+            Exit::Exited { code } => code != 0,
+            Exit::Signalled { .. } => true,
+            Exit::SpawnFailed { .. } | Exit::DeadMan | Exit::Lost => false,
+        }
+    }
+
     /// A line was understood: what follows is in step again.
     pub(super) fn in_step(&mut self) {
         self.after_gap = false;
@@ -284,7 +293,7 @@ pub(super) mod tests {
     #[test]
     fn memory_is_bounded_for_a_line_of_50_mb() {
         for kind in AgentKind::ALL {
-            for (chunk, times) in [("x", 800), ("12%\r", 150), ("{\"a\":[", 150)] {
+            for (chunk, times) in [("x", 800), ("12%\r", 20), ("{\"a\":[", 150)] {
                 let chunk = chunk.repeat((64 << 10) / chunk.len()).into_bytes();
                 let mut reader = Reader::new(kind, &profile(kind), None);
                 let mut events = Vec::new();

@@ -31,21 +31,23 @@ pub(super) struct Script {
 }
 
 impl Script {
-    pub(super) fn line(&mut self, _from: Stream, line: &[u8], shared: &mut Shared, out: &mut Vec<AgentEvent>) {
+    pub(super) fn line(&mut self, from: Stream, line: &[u8], shared: &mut Shared, out: &mut Vec<AgentEvent>) {
         let text = clip::printed(line);
         if text.trim().is_empty() {
             return;
         }
-        shared.text.push_line(&text);
+        if from == Stream::Out {
+            shared.text.push_line(&text);
+        }
         match text.strip_prefix(MARKER) {
-            Some(command) => {
+            Some(command) if from == Stream::Out => {
                 if self.running {
                     out.push(AgentEvent::ToolEnd { tool: "sh".into(), ok: true });
                 }
                 self.running = true;
                 out.push(AgentEvent::ToolBegin { tool: "sh".into(), what: clip::event(command) });
             }
-            None => out.push(AgentEvent::Text { text: clip::event(&text) }),
+            Some(_) | None => out.push(AgentEvent::Text { text: clip::event(&text) }),
         }
     }
 
@@ -91,7 +93,7 @@ mod tests {
         assert_eq!(events[0], AgentEvent::ToolBegin { tool: "sh".into(), what: "echo one".into() });
         assert_eq!(events[2], AgentEvent::ToolEnd { tool: "sh".into(), ok: true });
         let out = "$ ask\nQUESTION: Which colour?\n";
-        let (_, report) = read(AgentKind::Script, out, "", &end(Exit::Exited { code: 0 }, out));
+        let (_, report) = read(AgentKind::Script, out, "$ noise\n", &end(Exit::Exited { code: 0 }, out));
         assert_eq!((report.verdict, report.asks.as_deref()), (Verdict::Finished, Some("Which colour?")));
         assert_eq!(report.usage.cost, Some(0.0));
         let (_, report) = read(AgentKind::Script, "", "", &end(Exit::Exited { code: 75 }, ""));
