@@ -8,16 +8,15 @@
 //!
 //! The modules stand in floor order: each uses only those above it in this list.
 
-pub mod decide;
 pub mod domain;
 
-pub mod text;
 pub mod agent;
+pub mod decide;
+pub mod text;
 
 pub mod git;
 
 pub mod config;
-
 pub mod logging;
 
 pub mod setup;

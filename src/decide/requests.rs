@@ -279,12 +279,8 @@ fn answered(board: &mut Board, key: &TaskId, now: Now) {
 
 /// A person's stop ends the task and everything it contains.
 fn aborted(board: &mut Board, key: &TaskId, now: Now) {
-    let below: Vec<TaskId> = board
-        .tasks
-        .keys()
-        .filter(|t| t.project == key.project && t.path.is_below(&key.path))
-        .cloned()
-        .collect();
+    let below: Vec<TaskId> =
+        board.tasks.keys().filter(|t| t.project == key.project && t.path.is_below(&key.path)).cloned().collect();
     for id in below.iter().chain([key]) {
         abort_one(board, id, now);
     }
