@@ -12,6 +12,7 @@ pub mod domain;
 
 pub mod agent;
 pub mod decide;
+pub mod protocol;
 pub mod text;
 
 pub mod git;
