@@ -5,6 +5,20 @@
 //! The code side (`mirror`, `worktree`, `pool`, `merge`, `rescue`) and the state side (`state_repo`, `claim_ref`) build on
 //! it. Reading and writing objects and refs is done in process with gix where no network and no worktree takes part.
 
+pub mod collect;
+pub mod deliver;
+pub mod land;
+pub mod merge;
+pub mod mirror;
+pub mod odb;
+pub mod pool;
+pub mod remove;
+pub mod rescue;
+pub mod seal;
+mod source;
+pub mod status;
+pub mod worktree;
+
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,6 +29,9 @@ use tokio::io::AsyncWriteExt as _;
 pub const LOCAL_LIMIT: Duration = Duration::from_secs(300);
 /// How long one exchange with a remote may take.
 pub const NETWORK_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long a command waits for a lock that somebody else holds.
+const LOCK_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A git command that did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +48,37 @@ pub enum GitError {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl GitError {
+    /// True where another process held a lock file or moved the ref meanwhile: the same command may succeed a moment
+    /// later. Our locale is fixed, so git's wording is too.
+    pub fn is_lock(&self) -> bool {
+        let Self::Failed { stderr, .. } = self else { return false };
+        ["could not lock config file", ".lock': File exists", "Unable to create '", "cannot lock ref"]
+            .iter()
+            .any(|t| stderr.contains(t))
+    }
+
+    /// What git said, for a person.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Failed { stderr, .. } if !stderr.is_empty() => stderr.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// Name and mail that stand in a commit of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Who {
+    pub name: String,
+    pub mail: String,
+}
+
+/// Runs work that blocks (files, objects) outside the async threads.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> std::io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)
 }
 
 /// One git command under construction.
@@ -189,6 +237,26 @@ impl Git {
         let mut stderr = String::from_utf8_lossy(&out.stderr).trim().to_owned();
         stderr.truncate(stderr.char_indices().nth(2000).map_or(stderr.len(), |(i, _)| i));
         Err(GitError::Failed { command, status, code: out.code, stderr })
+    }
+
+    /// Like `run`, and tries again for up to 20 s while somebody else holds a lock that the command needs.
+    pub async fn run_patiently(self) -> Result<Output, GitError> {
+        let mut pause = Duration::from_millis(10);
+        let mut waited = Duration::ZERO;
+        loop {
+            match self.clone().run().await {
+                Err(e) if e.is_lock() && waited < LOCK_PATIENCE => {
+                    // Spread by a few random milliseconds: equal waiters would meet again.
+                    let mut spread = [0_u8; 1];
+                    let _ = getrandom::fill(&mut spread);
+                    let nap = pause + Duration::from_millis(u64::from(spread[0] % 16));
+                    tokio::time::sleep(nap).await;
+                    waited += nap;
+                    pause = (pause * 2).min(Duration::from_millis(500));
+                }
+                other => return other,
+            }
+        }
     }
 
     fn command(&self) -> tokio::process::Command {
