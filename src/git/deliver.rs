@@ -60,6 +60,7 @@ pub(super) async fn bring_objects(mirror: &Mirror, commit: &Oid) -> Result<(), M
         return Ok(());
     }
     Git::bare(user)
+        .args(["-c", "core.fsync=committed", "-c", "core.fsyncMethod=batch"])
         .args(["fetch", "--quiet", "--no-write-fetch-head", "--no-auto-maintenance", "--no-tags"])
         .args(["--no-recurse-submodules", "--refmap=", "--"])
         .arg(mirror.git_dir())
@@ -113,7 +114,7 @@ pub(super) fn checked_out(common: &Path, name: &str) -> Option<PathBuf> {
     })
 }
 
-fn on_branch(git_dir: &Path, name: &str) -> bool {
+pub(super) fn on_branch(git_dir: &Path, name: &str) -> bool {
     let text = |file: &str| plain_file(&git_dir.join(file)).unwrap_or_default();
     let short = name.strip_prefix("refs/heads/").unwrap_or(name);
     let head = text("HEAD");

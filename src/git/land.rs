@@ -3,7 +3,7 @@
 //! content already.
 
 use super::collect::{Unfinished, unfinished};
-use super::deliver::{bring_objects, checked_out, update_ref, user_tip};
+use super::deliver::{bring_objects, checked_out, on_branch, update_ref, user_tip};
 use super::merge::{MergeError, merge_tree};
 use super::mirror::{Mirror, MirrorError};
 use super::odb::OdbError;
@@ -107,6 +107,9 @@ async fn in_checkout(mirror: &Mirror, name: &str, at: PathBuf, old: Oid, tip: &O
         return Ok(Landed::Dirty { at, files: dirty });
     }
     bring_objects(mirror, tip).await?;
+    if !on_branch(&git_dir, name) {
+        return Ok(Landed::Refused { at, text: "another branch was checked out meanwhile".into() });
+    }
     let merged = git()
         .args(["-c", "merge.autoStash=false", "-c", "merge.verifySignatures=false", "-c", "core.fsync=reference"])
         .args(["merge", "--ff-only", "--quiet", "--no-verify"])

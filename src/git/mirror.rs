@@ -92,9 +92,15 @@ impl Mirror {
         }
         let refs = source.remote_refs().await?;
         let (from, to, last) = (source.clone(), draft.clone(), at.clone());
-        blocking(move || from.furnish(&to, refs).and_then(|()| Ok(std::fs::rename(&to, &last)?))).await??;
         let mirror = Self::unsealed(&at, &source.common);
-        mirror.seal()?;
+        let seal_dir = mirror.seal_dir.clone();
+        // Sealed before it appears under its name: a mirror without a seal is never found.
+        let finish = move || -> Result<(), MirrorError> {
+            from.furnish(&to, refs)?;
+            seal::make(&to, &seal_dir)?;
+            Ok(std::fs::rename(&to, &last)?)
+        };
+        blocking(finish).await??;
         Ok(mirror)
     }
 
@@ -157,7 +163,11 @@ impl Mirror {
     }
 
     pub(super) fn odb(&self) -> Result<Odb, OdbError> {
-        Odb::open(&self.git_dir)
+        Odb::open(&self.git_dir).or_else(|e| {
+            // Most likely a configuration that an agent left unreadable.
+            let restored = self.verify_seal().is_ok_and(|r| !r.is_empty());
+            if restored { Odb::open(&self.git_dir) } else { Err(e) }
+        })
     }
 
     /// Brings `refs/remotes/user/*` up to the user's branches, without any command where nothing moved, else one fetch.

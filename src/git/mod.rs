@@ -10,6 +10,8 @@ pub mod deliver;
 pub mod land;
 pub mod merge;
 pub mod mirror;
+mod nested;
+mod notes;
 pub mod odb;
 pub mod pool;
 pub mod remove;

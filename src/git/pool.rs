@@ -9,13 +9,14 @@
 //! What stands where is noted in a folder beside the root that no worktree can write by git.
 
 use super::mirror::{Mirror, MirrorError, TASK_BRANCHES};
+use super::nested;
+use super::notes::{Note, Notes};
 use super::odb::{Cas, Expect, OdbError};
 use super::remove::{self, RemoveError};
 use super::rescue::{self, RescueError, Rescued};
-use super::seal;
 use super::worktree::{Head, Worktree, WorktreeError};
 use crate::domain::Oid;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +24,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The pool could not lend or take back a worktree.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    #[error("branch {branch:?} is in use in worktree {n}")]
-    InUse { branch: String, n: u32 },
+    /// `n` is the worktree that holds it; `None` while another lending prepares one.
+    #[error("branch {branch:?} is in use in another worktree")]
+    InUse { branch: String, n: Option<u32> },
     #[error("branch {branch:?} moved to {now:?} while it was prepared")]
     BranchMoved { branch: String, now: Option<Oid> },
     #[error("the proof that was shown is of another worktree than {}", .0.display())]
@@ -106,7 +108,7 @@ pub enum Found {
 pub struct Pool {
     mirror: Mirror,
     root: PathBuf,
-    notes: PathBuf,
+    notes: Notes,
     state: Arc<Mutex<State>>,
 }
 
@@ -115,14 +117,18 @@ struct State {
     /// Number and the commit it stands at, where known.
     idle: Vec<(u32, Option<Oid>)>,
     leased: BTreeMap<u32, String>,
+    /// Branches that a lending under way will be on.
+    reserved: BTreeSet<String>,
     next: u32,
 }
 
-/// The note on one number.
-enum Note {
-    Idle(Option<Oid>),
-    Leased { branch: String, base: Oid },
-    Aside(String),
+/// Keeps a second lending from the same branch until the first is over.
+struct Reservation<'a>(&'a Pool, &'a str);
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.0.lock().reserved.remove(self.1);
+    }
 }
 
 impl Pool {
@@ -131,10 +137,7 @@ impl Pool {
         let files = |source| PoolError::Files { path: root.to_owned(), source };
         std::fs::create_dir_all(root).map_err(files)?;
         let root = root.canonicalize().map_err(files)?;
-        let mut notes = root.file_name().unwrap_or_default().to_owned();
-        notes.push(".notes");
-        let notes = root.with_file_name(notes);
-        std::fs::create_dir_all(&notes).map_err(files)?;
+        let notes = Notes::beside(&root).map_err(files)?;
         Ok(Self { mirror: mirror.clone(), root, notes, state: Arc::default() })
     }
 
@@ -146,7 +149,8 @@ impl Pool {
     /// it stands at `base` already. Commits of a former attempt on that branch are rescued first.
     pub async fn take(&self, branch: &str, base: &Oid) -> Result<Lease, PoolError> {
         self.mirror.verify_seal()?;
-        self.claim_branch(branch, base).await?;
+        let _reservation = self.reserve(branch)?;
+        self.claim_branch(branch, base)?;
         for _ in 0..3 {
             let taken = self.pick(base);
             let (n, worktree, at) = match taken {
@@ -185,7 +189,7 @@ impl Pool {
         }
         self.mirror.verify_seal()?;
         let n = lease.n;
-        for nested in rescue::nested_registrations(&self.mirror, lease.path()).into_iter().rev() {
+        for nested in nested::registrations(&self.mirror, lease.path()).into_iter().rev() {
             if let Some(name) = nested.file_name() {
                 remove::remove(&self.mirror.git_dir().join("worktrees"), name)
                     .map_err(|e| self.aside(n, &e.to_string()))?;
@@ -205,6 +209,7 @@ impl Pool {
         {
             tracing::warn!(branch = lease.branch, %now, "a branch moved after its rescue and is left");
         }
+        self.drop_strays(proof)?;
         if let Some(at) = at {
             self.note(n, &Note::Idle(Some(at.clone())))?;
             let mut state = self.lock();
@@ -222,7 +227,7 @@ impl Pool {
         let mut found = Vec::new();
         for entry in self.read_dir(&self.root)? {
             match entry.file_name().to_str().and_then(number) {
-                Some(n) if self.read_note(n).is_some() || self.worktree(n).git_dir().exists() => numbers.push(n),
+                Some(n) if self.notes.read(n).is_some() || self.worktree(n).git_dir().exists() => numbers.push(n),
                 _ => found.push(Found::Foreign { path: entry.path() }),
             }
         }
@@ -230,7 +235,8 @@ impl Pool {
         for entry in self.read_dir(&registered)? {
             numbers.extend(entry.file_name().to_str().and_then(|n| n.strip_prefix("wt-")).and_then(number));
         }
-        numbers.extend(self.read_dir(&self.notes)?.iter().filter_map(|e| e.file_name().to_str().and_then(number)));
+        numbers
+            .extend(self.read_dir(self.notes.folder())?.iter().filter_map(|e| e.file_name().to_str().and_then(number)));
         numbers.sort_unstable();
         numbers.dedup();
         *self.lock() = State::default();
@@ -242,7 +248,7 @@ impl Pool {
 
     /// The lease of a worktree that was lent before a restart, as the inventory found it.
     pub fn adopt(&self, n: u32) -> Result<Lease, PoolError> {
-        match self.read_note(n) {
+        match self.notes.read(n) {
             Some(Note::Leased { branch, base }) => {
                 self.lock().leased.insert(n, branch.clone());
                 Ok(Lease { worktree: self.worktree(n), n, branch, base })
@@ -281,9 +287,9 @@ impl Pool {
     /// Tries again to remove what could not be removed; gives what is still there, with the reason.
     pub async fn retry_aside(&self) -> Result<Vec<(u32, String)>, PoolError> {
         let mut left = Vec::new();
-        for entry in self.read_dir(&self.notes)? {
+        for entry in self.read_dir(self.notes.folder())? {
             let Some(n) = entry.file_name().to_str().and_then(number) else { continue };
-            if let Some(Note::Aside(reason)) = self.read_note(n)
+            if let Some(Note::Aside(reason)) = self.notes.read(n)
                 && let Err(e) = self.discard(n).await
             {
                 left.push((n, format!("{reason}; {e}")));
@@ -292,12 +298,17 @@ impl Pool {
         Ok(left)
     }
 
-    /// Creates the branch at `base`, or moves a leftover of that name there once its commits are kept.
-    async fn claim_branch(&self, branch: &str, base: &Oid) -> Result<(), PoolError> {
-        let holder = self.lock().leased.iter().find(|(_, b)| *b == branch).map(|(n, _)| *n);
-        if let Some(n) = holder {
-            return Err(PoolError::InUse { branch: branch.to_owned(), n });
+    fn reserve<'a>(&'a self, branch: &'a str) -> Result<Reservation<'a>, PoolError> {
+        let mut state = self.lock();
+        let holder = state.leased.iter().find(|(_, b)| *b == branch).map(|(n, _)| *n);
+        if holder.is_some() || !state.reserved.insert(branch.to_owned()) {
+            return Err(PoolError::InUse { branch: branch.to_owned(), n: holder });
         }
+        Ok(Reservation(self, branch))
+    }
+
+    /// Creates the branch at `base`, or moves a leftover of that name there once its commits are kept.
+    fn claim_branch(&self, branch: &str, base: &Oid) -> Result<(), PoolError> {
         let odb = self.mirror.odb()?;
         let now = odb.tip(&full(branch))?;
         let expect = match &now {
@@ -315,6 +326,16 @@ impl Pool {
             Cas::Done => Ok(()),
             Cas::Holds(now) => Err(PoolError::BranchMoved { branch: branch.to_owned(), now }),
         }
+    }
+
+    /// Deletes the branches that the attempt made beside its own; their commits are kept.
+    fn drop_strays(&self, proof: &Rescued) -> Result<(), PoolError> {
+        for (name, tip) in proof.strays() {
+            if super::deliver::checked_out(self.mirror.git_dir(), name).is_none() {
+                self.mirror.odb()?.swap(name, None, Expect::Is(tip), "overnight: kept elsewhere")?;
+            }
+        }
+        Ok(())
     }
 
     fn pick(&self, base: &Oid) -> Option<(u32, Option<Oid>)> {
@@ -350,7 +371,7 @@ impl Pool {
                 state.next += 1;
                 state.next
             };
-            if self.read_note(n).is_some() {
+            if self.notes.read(n).is_some() {
                 continue;
             }
             match Worktree::register(&self.mirror, &self.root.join(n.to_string()), &registered(n), commit) {
@@ -397,7 +418,7 @@ impl Pool {
             Ok(Err(e)) => return Err(self.aside(n, &e.to_string())),
             Err(e) => return Err(self.aside(n, &e.to_string())),
         }
-        let _ = std::fs::remove_file(self.notes.join(n.to_string()));
+        self.notes.forget(n);
         self.lock().leased.remove(&n);
         Ok(())
     }
@@ -417,7 +438,7 @@ impl Pool {
             let mut state = self.lock();
             state.next = state.next.max(n);
         }
-        let note = self.read_note(n);
+        let note = self.notes.read(n);
         if w.path().symlink_metadata().is_err() && !matches!(note, Some(Note::Aside(_))) {
             return self.forget_missing(n, &w);
         }
@@ -453,7 +474,7 @@ impl Pool {
             remove::remove(&self.mirror.git_dir().join("worktrees"), registered(n).as_ref())
                 .map_err(|e| PoolError::Files { path: w.git_dir().to_owned(), source: io::Error::other(e) })?;
         }
-        let _ = std::fs::remove_file(self.notes.join(n.to_string()));
+        self.notes.forget(n);
         Ok(Found::Missing { n, kept })
     }
 
@@ -466,27 +487,8 @@ impl Pool {
     }
 
     fn note(&self, n: u32, note: &Note) -> Result<(), PoolError> {
-        let text = match note {
-            Note::Idle(at) => format!("idle {}\n", at.as_ref().map_or("-", Oid::as_str)),
-            Note::Leased { branch, base } => format!("leased {base} {branch}\n"),
-            Note::Aside(reason) => format!("aside {}\n", reason.replace('\n', " ")),
-        };
-        let path = self.notes.join(n.to_string());
-        seal::write(&path, text.as_bytes()).map_err(|source| PoolError::Files { path, source })
-    }
-
-    fn read_note(&self, n: u32) -> Option<Note> {
-        let text = std::fs::read_to_string(self.notes.join(n.to_string())).ok()?;
-        let (word, rest) = text.trim_end().split_once(' ')?;
-        match word {
-            "idle" => Some(Note::Idle(Oid::parse(rest).ok())),
-            "aside" => Some(Note::Aside(rest.to_owned())),
-            "leased" => {
-                let (base, branch) = rest.split_once(' ')?;
-                Some(Note::Leased { branch: branch.to_owned(), base: Oid::parse(base).ok()? })
-            }
-            _ => None,
-        }
+        let at = || self.notes.place(n);
+        self.notes.write(n, note).map_err(|source| PoolError::Files { path: at(), source })
     }
 
     fn read_dir(&self, path: &Path) -> Result<Vec<std::fs::DirEntry>, PoolError> {

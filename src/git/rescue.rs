@@ -5,7 +5,8 @@
 //! Only this file makes a [`Rescued`], without which the pool takes no worktree back.
 
 use super::collect::{self, LeftOut, Why};
-use super::mirror::{Mirror, MirrorError};
+use super::mirror::{Mirror, MirrorError, TASK_BRANCHES};
+use super::nested;
 use super::odb::{Cas, Expect, Odb, OdbError};
 use super::pool::Lease;
 use super::status::{self, Status};
@@ -16,14 +17,11 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Where rescued commits stand in a mirror.
 pub const RESCUE_REFS: &str = "refs/overnight/rescue/";
 /// Larger files are not put into commits; they are hard-linked into the mirror's `.kept` folder.
 pub const HUGE: u64 = 64 << 20;
-/// How deep repositories within repositories are looked into.
-const NESTING: u32 = 6;
 /// How many commits apart from the branch are kept for one attempt.
 const OTHERS: usize = 200;
 
@@ -55,6 +53,7 @@ pub struct Rescued {
     refs: Vec<(String, Oid)>,
     not_kept: Vec<LeftOut>,
     set_aside: Vec<PathBuf>,
+    strays: Vec<(String, Oid)>,
     spotless: bool,
 }
 
@@ -88,6 +87,11 @@ impl Rescued {
         &self.set_aside
     }
 
+    /// Branches that the attempt made beside its own, by full name; their commits are kept.
+    pub(super) fn strays(&self) -> &[(String, Oid)] {
+        &self.strays
+    }
+
     /// The worktree held nothing that a commit does not.
     pub(super) fn spotless(&self) -> bool {
         self.spotless
@@ -118,12 +122,13 @@ pub async fn rescue(
     let tip = job.mirror.branch_tip(lease.branch())?;
     let mut known = vec![lease.base().clone()];
     known.extend(seen_on.cloned());
-    let nested_trees = nested_registrations(&mirror, lease.path());
+    let nested_trees = nested::registrations(&mirror, lease.path());
     if let Some(tip) = &tip {
         job.keep_if_new("", tip, &mut known)?;
     }
     for commit in job.others(lease, &nested_trees)? {
         job.keep_if_new("-other", &commit, &mut known)?;
+        job.note_strays(&commit, lease.base())?;
     }
     let intact = lease.worktree.verify().is_ok() && lease.worktree.unhide().await.is_ok();
     let parent = tip.clone().unwrap_or_else(|| lease.base().clone());
@@ -184,29 +189,16 @@ pub(super) fn keep_commit(mirror: &Mirror, dotted: &str, label: &str, commit: &O
     }
 }
 
-/// Registrations in the mirror of worktrees that somebody made inside `place`, outermost first.
-pub(super) fn nested_registrations(mirror: &Mirror, place: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(mirror.git_dir().join("worktrees")) else { return Vec::new() };
-    let mut found: Vec<(PathBuf, PathBuf)> = entries
-        .flatten()
-        .filter_map(|e| {
-            let text = plain_file(&e.path().join("gitdir"))?;
-            let folder = Path::new(OsStr::from_bytes(text.strip_suffix(b"\n").unwrap_or(&text))).parent()?.to_owned();
-            (folder != place && folder.starts_with(place)).then(|| (folder, e.path()))
-        })
-        .collect();
-    found.sort();
-    found.into_iter().map(|(_, admin)| admin).collect()
-}
-
-struct Job {
-    mirror: Mirror,
-    dotted: String,
-    attempt: u32,
-    refs: Vec<(String, Oid)>,
-    not_kept: Vec<LeftOut>,
-    set_aside: Vec<PathBuf>,
-    nested: u32,
+/// One rescue under way.
+pub(super) struct Job {
+    pub(super) mirror: Mirror,
+    pub(super) dotted: String,
+    pub(super) attempt: u32,
+    pub(super) refs: Vec<(String, Oid)>,
+    pub(super) not_kept: Vec<LeftOut>,
+    pub(super) set_aside: Vec<PathBuf>,
+    pub(super) nested: u32,
+    strays: Vec<(String, Oid)>,
 }
 
 impl Job {
@@ -219,6 +211,7 @@ impl Job {
             not_kept: Vec::new(),
             set_aside: Vec::new(),
             nested: 0,
+            strays: Vec::new(),
         }
     }
 
@@ -230,6 +223,7 @@ impl Job {
             refs: self.refs,
             not_kept: self.not_kept,
             set_aside: self.set_aside,
+            strays: self.strays,
             spotless,
         }
     }
@@ -283,8 +277,26 @@ impl Job {
         Ok(seen.into_iter().filter(|o| odb.is_commit(o)).collect())
     }
 
+    /// Branches outside our namespaces at a commit of this attempt. One at the base may be anybody's.
+    fn note_strays(&mut self, commit: &Oid, base: &Oid) -> Result<(), RescueError> {
+        if commit == base {
+            return Ok(());
+        }
+        let ours = |name: &str| {
+            name.strip_prefix("refs/heads/")
+                .is_some_and(|n| n.starts_with("overnight/") || n.starts_with(TASK_BRANCHES))
+        };
+        for (name, tip) in self.mirror.odb()?.refs("refs/heads/")? {
+            let name = name.to_string();
+            if tip == *commit && !ours(&name) && !self.strays.iter().any(|(n, _)| *n == name) {
+                self.strays.push((name, tip));
+            }
+        }
+        Ok(())
+    }
+
     /// A commit of what stands in `folder` beyond `parent`, under a ref named `what`.
-    async fn snapshot(
+    pub(super) async fn snapshot(
         &mut self,
         folder: &Path,
         index: Option<Vec<u8>>,
@@ -365,96 +377,19 @@ impl Job {
         }
     }
 
-    fn aside_place(&self, path: &[u8]) -> PathBuf {
+    pub(super) fn aside_place(&self, path: &[u8]) -> PathBuf {
         let mut name = self.mirror.git_dir().file_name().unwrap_or_default().to_owned();
         name.push(".kept");
         let top = self.mirror.git_dir().with_file_name(name);
         top.join(&self.dotted).join(self.attempt.to_string()).join(OsStr::from_bytes(path))
     }
 
-    /// Each nested repository: its refs by a fetch, its uncommitted files by a snapshot.
-    async fn nested_repositories(
-        &mut self,
-        folder: &Path,
-        paths: Vec<Vec<u8>>,
-        registered: &[PathBuf],
-        depth: u32,
-    ) -> Result<(), RescueError> {
-        for path in paths {
-            let place = folder.join(OsStr::from_bytes(path.strip_suffix(b"/").unwrap_or(&path)));
-            let is_dir = place.symlink_metadata().is_ok_and(|m| m.is_dir());
-            if depth >= NESTING || !is_dir || place.join(".git").symlink_metadata().is_err() {
-                continue;
-            }
-            Box::pin(self.nested_one(&place, registered, depth)).await?;
-        }
-        Ok(())
-    }
-
-    async fn nested_one(&mut self, place: &Path, registered: &[PathBuf], depth: u32) -> Result<(), RescueError> {
-        self.nested += 1;
-        let what = format!("-nested-{}", self.nested);
-        // A worktree of the mirror has its commits here already.
-        let link = plain_file(&place.join(".git")).unwrap_or_default();
-        let ours = registered.iter().any(|a| link == [b"gitdir: ", a.as_os_str().as_bytes(), b"\n"].concat());
-        if !ours {
-            self.fetch_all(place, &what).await?;
-        }
-        let state = self.state_of(place).await?;
-        let root = self.empty_root()?;
-        self.snapshot(place, None, &state, &root, &format!("{what}-files")).await?;
-        let deeper = state.untracked.into_iter().filter(|p| p.ends_with(b"/")).collect();
-        self.nested_repositories(place, deeper, registered, depth + 1).await
-    }
-
-    async fn fetch_all(&mut self, place: &Path, what: &str) -> Result<(), RescueError> {
-        let prefix = format!("{RESCUE_REFS}{}/{}{what}/", self.dotted, self.attempt);
-        let fetched = self
-            .mirror
-            .git()?
-            .args(["fetch", "--quiet", "--no-write-fetch-head", "--no-auto-maintenance", "--no-tags"])
-            .args(["--no-recurse-submodules", "--refmap=", "--"])
-            .arg(place)
-            .arg(format!("+refs/*:{prefix}*"))
-            .limit(Duration::from_secs(120))
-            .run_patiently()
-            .await;
-        if fetched.is_ok() {
-            let refs = self.mirror.odb()?.refs(&prefix)?;
-            self.refs.extend(refs.into_iter().map(|(n, c)| (n.to_string(), c)));
-            return Ok(());
-        }
-        // Not readable as a repository: its git dir is kept as it is, if it is a folder of its own.
-        let git_dir = place.join(".git");
-        if git_dir.symlink_metadata().is_ok_and(|m| m.is_dir()) {
-            let aside = self.aside_place(format!("{}.git", &what[1..]).as_bytes());
-            let moved = std::fs::create_dir_all(aside.parent().unwrap_or(Path::new("/")))
-                .and_then(|()| std::fs::rename(&git_dir, &aside));
-            moved.map_err(|source| RescueError::Files { path: git_dir, source })?;
-            self.set_aside.push(aside);
-        }
-        Ok(())
-    }
-
-    /// A folder whose git link is not ours any more: compared with `parent` through an index of our own.
-    async fn loose_folder(&mut self, folder: &Path, parent: &Oid, registered: &[PathBuf]) -> Result<(), RescueError> {
-        if folder.join(".git").symlink_metadata().is_ok_and(|m| m.is_dir()) {
-            self.nested += 1;
-            let what = format!("-nested-{}", self.nested);
-            self.fetch_all(folder, &what).await?;
-        }
-        let (state, index) = self.against(folder, Some(parent)).await?;
-        let nested = state.untracked.iter().filter(|p| p.ends_with(b"/")).cloned().collect();
-        self.snapshot(folder, index, &state, parent, "-left").await?;
-        self.nested_repositories(folder, nested, registered, 0).await
-    }
-
-    async fn state_of(&self, folder: &Path) -> Result<Status, RescueError> {
-        Ok(self.against(folder, None).await?.0)
-    }
-
     /// The files of `folder` against a commit (or against nothing), whatever repository the folder claims to be.
-    async fn against(&self, folder: &Path, commit: Option<&Oid>) -> Result<(Status, Option<Vec<u8>>), RescueError> {
+    pub(super) async fn against(
+        &self,
+        folder: &Path,
+        commit: Option<&Oid>,
+    ) -> Result<(Status, Option<Vec<u8>>), RescueError> {
         let temporary = Temporary::new(&self.mirror, &format!("{}-{}-look", self.dotted, self.attempt))?;
         let git = || {
             Git::at(folder)
@@ -473,12 +408,6 @@ impl Job {
             entry.index = b'.';
         }
         Ok((state, plain_file(&temporary.0)))
-    }
-
-    /// A commit without files, as the parent of snapshots that have no history here.
-    fn empty_root(&self) -> Result<Oid, RescueError> {
-        let odb = self.mirror.odb()?;
-        Ok(odb.commit(&odb.empty_tree()?, &[], "overnight: nothing\n", &ours())?)
     }
 }
 
@@ -537,6 +466,6 @@ pub(super) fn parse_oid(out: &super::Output) -> Result<Oid, GitError> {
     })
 }
 
-fn ours() -> Who {
+pub(super) fn ours() -> Who {
     Who { name: "overnight".into(), mail: "overnight@localhost".into() }
 }

@@ -393,6 +393,8 @@ async fn a_returned_worktree_is_clean_for_the_next_attempt() {
     assert_eq!(git(&p, &["status", "--porcelain", "--ignored"]), "");
     assert_eq!(std::fs::read_to_string(p.join("a.txt")).unwrap(), "newer\n");
     assert!(matches!(r.pool.take("overnight-task/t2", &next).await, Err(PoolError::InUse { .. })));
+    let (a, b) = tokio::join!(r.pool.take("overnight-task/t3", &next), r.pool.take("overnight-task/t3", &next));
+    assert!(a.is_ok() != b.is_ok(), "one branch is lent once");
 }
 
 #[tokio::test]
@@ -623,6 +625,7 @@ async fn work_on_the_wrong_branch_is_refused_and_kept() {
         assert!(r.bytes_in_refs(text), "{text}");
     }
     assert!(rescues(&r.mirror, &task("t2")).unwrap().iter().any(|k| k.commit == first));
+    assert_eq!(git(r.mirror.git_dir(), &["for-each-ref", "refs/heads"]), "", "no branch of an agent's is left");
     // History rewritten below the base.
     let lease = r.take("t3").await;
     git(lease.path(), &["checkout", "-q", "--orphan", "tmp"]);
@@ -989,7 +992,7 @@ async fn delivery_runs_no_hook_and_leaves_what_is_checked_out_or_was_moved() {
     let mark = r.top.join("hook-ran");
     for hook in ["reference-transaction", "post-receive", "update", "post-checkout", "post-merge", "post-rewrite"] {
         let path = r.code.join(".git/hooks").join(hook);
-        write(&path, &format!("#!/bin/sh\ntouch \"$(dirname \"$0\")/../../../hook-ran\"\n"));
+        write(&path, "#!/bin/sh\ntouch \"$(dirname \"$0\")/../../../hook-ran\"\n");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     let lease = r.take("t1").await;
@@ -1103,4 +1106,67 @@ async fn an_integration_worktree_is_reused_and_spotless_each_time() {
     assert_eq!(oid(w.path(), "HEAD"), r.base);
     write(&r.top.join("mine/file"), "x");
     assert!(matches!(integration(&r.mirror, &r.top.join("mine"), &tip).await, Err(WorktreeError::Taken(_))));
+}
+
+/// Prints what each operation costs; `cargo test --test hands -- --ignored --nocapture speed`.
+#[tokio::test]
+#[ignore = "a measurement, not a check"]
+async fn speed_of_each_operation() {
+    let files: usize = std::env::var("FILES").ok().and_then(|f| f.parse().ok()).unwrap_or(100);
+    let rounds: usize = std::env::var("ROUNDS").ok().and_then(|f| f.parse().ok()).unwrap_or(15);
+    let r = rig().await;
+    for n in 0..files {
+        write(&r.code.join(format!("d{}/f{n}", n % 100)), &format!("content of {n}\n"));
+    }
+    let base = commit_all(&r.code, "many");
+    r.mirror.refresh().await.unwrap();
+    let mut times: std::collections::BTreeMap<&str, Vec<f64>> = std::collections::BTreeMap::new();
+    let mut target = base.clone();
+    let mut delivered = None;
+    for round in 0..rounds {
+        let mut clock = std::time::Instant::now();
+        let mut lap = |what: &'static str| {
+            let ms = clock.elapsed().as_secs_f64() * 1000.0;
+            times.entry(what).or_default().push(ms);
+            clock = std::time::Instant::now();
+        };
+        let name = format!("t{round}");
+        let lease = r.pool.take(&task(&name).branch(), &target).await.unwrap();
+        lap(if round == 0 { "1 take, new" } else { "2 take, aged" });
+        write(&lease.path().join(&name), "x");
+        if round % 2 == 0 {
+            commit_all(lease.path(), "agent");
+        }
+        lap("0 agent");
+        let got = take_up(&lease).await.unwrap();
+        lap(if round % 2 == 0 { "3 collect, committed" } else { "4 collect, leftovers" });
+        let (who, t) = (who(), task(&name));
+        let ask = Candidate {
+            target: &target,
+            work: &got.tip,
+            message: "m",
+            committer: &who,
+            task: &t,
+            epoch: Epoch(1),
+            since: Some(&base),
+        };
+        let (commit, _) = clean_merge(try_merge(&r.mirror, ask).await.unwrap());
+        lap("5 try_merge");
+        let old = r.mirror.branch_tip("overnight/main").unwrap();
+        assert_eq!(move_branch(&r.mirror, "overnight/main", &commit, old.as_ref()).await.unwrap(), Moved::Moved);
+        lap("6 move_branch");
+        let done = deliver(&r.mirror, "overnight/main", &commit, delivered.as_ref()).await.unwrap();
+        assert_eq!(done, Delivered::Done);
+        delivered = Some(commit.clone());
+        target = commit;
+        lap("7 deliver");
+        let kept = rescue(&lease, &t, 1, Some(&target)).await.unwrap();
+        lap("8 rescue, merged");
+        r.pool.give_back(lease, &kept).await.unwrap();
+        lap("9 give_back");
+    }
+    for (what, mut ms) in times {
+        ms.sort_by(f64::total_cmp);
+        println!("{what}: p50 {:.1} min {:.1} ms", ms[ms.len() / 2], ms[0]);
+    }
 }

@@ -1,5 +1,7 @@
 //! The hands against the real thing: real git, real files, real children, in temporary directories.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod git_code;
 
 use std::path::PathBuf;
