@@ -20,6 +20,12 @@ pub mod seal;
 mod source;
 pub mod status;
 pub mod worktree;
+pub mod claim_ref;
+pub mod state_absorb;
+pub mod state_commit;
+pub mod state_publish;
+pub mod state_remote;
+pub mod state_repo;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
