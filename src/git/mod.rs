@@ -26,6 +26,7 @@ pub mod state_commit;
 pub mod state_publish;
 pub mod state_remote;
 pub mod state_repo;
+pub mod state_tree;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

@@ -4,10 +4,8 @@
 //! written: where two versions do not merge, the second one stands beside the first.
 
 use super::state_commit::{Identity, new_commit, put, put_entries};
-use super::state_repo::{
-    Differs, Doing as _, FOLDER_MAIN, FileKind, MAIN, Result, StateError, StateRepo, entry_at, from_gix, is_ancestor,
-    to_gix, tree_diff, tree_of,
-};
+use super::state_repo::{Doing as _, FOLDER_MAIN, FileKind, MAIN, Result, StateError, StateRepo, from_gix, to_gix};
+use super::state_tree::{Differs, entry_at, is_ancestor, tree_diff, tree_of};
 use super::{Git, claim_ref};
 use crate::domain::Oid;
 use gix::objs::tree::EntryMode;

@@ -2,7 +2,8 @@
 //! folders on the way to a change are read and written, so the cost does not grow with the number of tasks (as long as
 //! no folder holds very many). What counts is synced: git and gix leave that to the system.
 
-use super::state_repo::{Doing as _, Result, StateError, StateRepo, entry_at, from_gix, to_gix, tree_of};
+use super::state_repo::{Doing as _, Result, StateError, StateRepo, from_gix, to_gix};
+use super::state_tree::{entry_at, tree_of};
 use crate::domain::{Oid, Wall};
 use gix::bstr::BString;
 use gix::objs::tree::{EntryKind, EntryMode};
