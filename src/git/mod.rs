@@ -21,6 +21,8 @@ mod source;
 pub mod status;
 pub mod worktree;
 pub mod claim_ref;
+pub mod folder;
+pub mod folder_update;
 pub mod state_absorb;
 pub mod state_commit;
 pub mod state_publish;

@@ -278,7 +278,7 @@ impl StateRepo {
     /// How many commits each of the two has that the other lacks.
     pub fn relation(&self, one: &Oid, two: &Oid) -> Result<Relation> {
         let repo = self.repo.to_thread_local();
-        Ok(Relation { ahead: only_in(&repo, one, two)?, behind: only_in(&repo, two, one)? })
+        relation(&repo, one, two)
     }
 
     /// True when `old` is `new` or an ancestor of it; false also when either is not here.
@@ -319,6 +319,10 @@ pub async fn init_folder(folder: &Path, files: &[(&str, Vec<u8>)], name: &str, m
 
 /// What editors leave behind must never look like a task.
 const GITIGNORE: &[u8] = b"*~\n\\#*\\#\n.\\#*\n*.swp\n*.swo\n*.swx\n4913\n.DS_Store\n*.tmp\n*.orig\n*.rej\n";
+
+pub(super) fn relation(repo: &gix::Repository, one: &Oid, two: &Oid) -> Result<Relation> {
+    Ok(Relation { ahead: only_in(repo, one, two)?, behind: only_in(repo, two, one)? })
+}
 
 fn only_in(repo: &gix::Repository, one: &Oid, not_in: &Oid) -> Result<usize> {
     let walk = repo.rev_walk([to_gix(one)?]).with_hidden([to_gix(not_in)?]).all().doing("count commits")?;

@@ -32,3 +32,8 @@ pub(crate) fn hermetic() -> &'static PathBuf {
     });
     &HOME
 }
+//! The hands against the real thing in a temporary directory: git, processes, databases.
+
+mod git_state;
+mod git_state_folder;
+mod git_state_remote;

@@ -1,0 +1,501 @@
+//! Bringing a person's folder up to our tip, or leaving it alone and saying why. What a person has edited, staged, added
+//! or removed stays as it is; where that does not go together with what is new, nothing is touched.
+//!
+//! ```text
+//!  record ─▶ index.lock ─▶ copy of the index ─▶ files (read-tree -m -u) ─▶ copy becomes index ─▶ HEAD moves ─▶ unlock
+//! ```
+//!
+//! The lock is held from the first look to the last write. The index moves before `HEAD`: should everything stop between
+//! the two, a person's commit holds what the machine wrote, and never reverts it. The record in our data folder lets the
+//! next call finish or take back what a kill left half done.
+
+use super::folder::{Folder, hash_of, open, open_below};
+use super::state_commit::put_entries;
+use super::state_repo::{Doing as _, FileKind, MAIN, Result, StateError, StateRepo, from_gix, to_gix};
+use super::state_tree::{Differs, entry_at, tree_diff, tree_of};
+use super::{Git, GitError};
+use crate::domain::Oid;
+use gix::index::entry::{Mode, Stage};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::{Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// Commits looked through to find that an imported file went into the state repo.
+const HISTORY_LIMIT: usize = 2000;
+
+/// Larger files are not compared with what is new.
+const LOOK_LIMIT: u64 = 64 * 1024 * 1024;
+
+/// A file whose uncommitted text was read from this folder and committed by us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Imported {
+    /// From the top of the repo.
+    pub path: Vec<u8>,
+    pub blob: Oid,
+}
+
+/// What bringing up came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BroughtUp {
+    /// It is there already.
+    UpToDate,
+    /// Files, index and branch are at the new tip, with the person's own edits on top.
+    Moved { from: Oid },
+    /// Nothing was touched.
+    LeftAlone(LeftAlone),
+}
+
+/// Why a folder was left alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeftAlone {
+    /// Edits in these files do not go together with what is new there. Empty when git alone knows.
+    Clash(Vec<Vec<u8>>),
+    /// Another git is at work, or was ended in the middle.
+    IndexLocked,
+    /// A merge, rebase or the like is half done.
+    Busy(&'static str),
+    Detached,
+    /// This other branch is checked out.
+    OtherBranch(String),
+    /// The folder has commits that our tip does not contain yet.
+    Diverged,
+    /// Nothing was ever committed there.
+    Unborn,
+    /// Somebody moved the branch while it was being brought up. Files and index are new; the branch is as they left it.
+    HeadMoved,
+}
+
+/// An update under way.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    /// The first line of our lock file; no other program's lock has it.
+    token: String,
+    pid: u32,
+    /// The tree that files and index had in the paths that change.
+    from: Oid,
+    old: Oid,
+    new: Oid,
+    /// The copy of the index.
+    copy: PathBuf,
+}
+
+impl Folder {
+    /// Brings files, index and branch to `new`, a commit of `state`'s `main`. `imported` are files that we read here as
+    /// uncommitted edits and whose text has gone into `new`'s history.
+    pub async fn bring_up(&self, state: &StateRepo, new: &Oid, imported: &[Imported]) -> Result<BroughtUp> {
+        if !self.repair().await? {
+            return Ok(BroughtUp::LeftAlone(LeftAlone::IndexLocked));
+        }
+        let old = match self.may_move(state, new)? {
+            Ok(old) => old,
+            Err(answer) => return Ok(answer),
+        };
+        self.fetch_from(state).await?;
+        let imported = state.imported_since(&old, new, imported)?;
+        let record = Record {
+            token: format!("overnight {:016x}{:016x}", random(), random()),
+            pid: std::process::id(),
+            from: self.start_tree(&old, &imported)?,
+            old,
+            new: new.clone(),
+            copy: self.git_dir.join(format!("overnight-index-{:016x}", random())),
+        };
+        if !self.lock(&record)? {
+            return Ok(BroughtUp::LeftAlone(LeftAlone::IndexLocked));
+        }
+        let done = self.update(&record, &imported).await;
+        let cleared = self.unlock(&record);
+        let answer = done?;
+        cleared?;
+        Ok(answer)
+    }
+
+    /// The commit to move from, or why there is nothing to move.
+    fn may_move(&self, state: &StateRepo, new: &Oid) -> Result<Result<Oid, BroughtUp>> {
+        let status = self.status(None)?;
+        let alone = |why| Ok(Err(BroughtUp::LeftAlone(why)));
+        if let Some(what) = status.busy {
+            return alone(LeftAlone::Busy(what));
+        }
+        match status.branch {
+            None => return alone(LeftAlone::Detached),
+            Some(branch) if branch != self.branch => return alone(LeftAlone::OtherBranch(branch)),
+            Some(_) => {}
+        }
+        let Some(head) = status.head else { return alone(LeftAlone::Unborn) };
+        if head == *new {
+            return Ok(Err(BroughtUp::UpToDate));
+        }
+        if !state.is_ancestor(&head, new)? {
+            return alone(LeftAlone::Diverged);
+        }
+        Ok(Ok(head))
+    }
+
+    /// Gets the objects of our tip. No ref, hook or maintenance of the folder takes part.
+    async fn fetch_from(&self, state: &StateRepo) -> Result<()> {
+        let words = ["fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-prune"];
+        let rest = ["--no-recurse-submodules", "--end-of-options"];
+        Git::at(&self.at).args(words).args(rest).arg(state.path()).arg(MAIN).run().await?;
+        Ok(())
+    }
+
+    /// The tree we start from: that of `old`, with the imported files as they were read here.
+    fn start_tree(&self, old: &Oid, imported: &BTreeMap<Vec<u8>, Oid>) -> Result<Oid> {
+        let repo = open(&self.at)?;
+        let tree = tree_of(&repo, old)?;
+        let index = repo.open_index().doing("read the folder's index")?;
+        let mut entries = Vec::new();
+        for (path, blob) in imported {
+            let is = entry_at(&repo, tree, path)?;
+            let staged = index.entry_by_path(path.as_slice().into()).map(|entry| entry.id);
+            let blob = to_gix(blob)?;
+            // A third text in the index is the person's, and stays.
+            if staged == is.map(|(_, id)| id) || staged == Some(blob) {
+                let mode = is.map_or(gix::objs::tree::EntryKind::Blob.into(), |(mode, _)| mode);
+                entries.push((path.clone(), Some((mode, blob))));
+            }
+        }
+        put_entries(&repo, Some(tree), entries, &mut Vec::new()).map(from_gix)
+    }
+
+    /// Everything under the lock.
+    async fn update(&self, record: &Record, imported: &BTreeMap<Vec<u8>, Oid>) -> Result<BroughtUp> {
+        let alone = |why| Ok(BroughtUp::LeftAlone(why));
+        let status = self.status(None)?;
+        if status.branch.as_ref() != Some(&self.branch) || status.head.as_ref() != Some(&record.old) {
+            return alone(LeftAlone::HeadMoved);
+        }
+        if let Some(what) = status.busy {
+            return alone(LeftAlone::Busy(what));
+        }
+        copy_with_times(&self.git_dir.join("index"), &record.copy)?;
+        let plan = self.plan(record, imported)?;
+        if !plan.clash.is_empty() {
+            return alone(LeftAlone::Clash(plan.clash));
+        }
+        let git = || Git::at(&self.at).env("GIT_INDEX_FILE", &record.copy);
+        if !plan.index_info.is_empty() {
+            git().args(["update-index", "-z", "--index-info"]).stdin(plan.index_info).run().await?;
+        }
+        // Files that were only touched count as unchanged after this. It fails when some are changed, which is fine.
+        git().args(["update-index", "-q", "--refresh"]).output().await?;
+        let clash = self.edited(record)?;
+        if !clash.is_empty() {
+            return alone(LeftAlone::Clash(clash));
+        }
+        let two = ["read-tree", "-m", "-u", record.from.as_str(), record.new.as_str()];
+        match git().args(two).run().await {
+            Ok(_) => {}
+            // It looks at everything before it writes anything.
+            Err(GitError::Failed { .. }) => return alone(LeftAlone::Clash(Vec::new())),
+            Err(e) => return Err(e.into()),
+        }
+        self.rename(&record.copy, &self.git_dir.join("index"))?;
+        self.move_head(record).await
+    }
+
+    async fn move_head(&self, record: &Record) -> Result<BroughtUp> {
+        let words = ["update-ref", "-m", "overnight: bring up", "--", "HEAD", record.new.as_str(), record.old.as_str()];
+        match Git::at(&self.at).args(words).identity("overnight", "overnight@localhost").run().await {
+            Ok(_) => Ok(BroughtUp::Moved { from: record.old.clone() }),
+            Err(GitError::Failed { .. }) => Ok(BroughtUp::LeftAlone(LeftAlone::HeadMoved)),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// What has to be put into the copy of the index first, and where a person's edits are in the way.
+    fn plan(&self, record: &Record, imported: &BTreeMap<Vec<u8>, Oid>) -> Result<Plan> {
+        let repo = open(&self.at)?;
+        let index = read_index(&repo, &record.copy)?;
+        let (from, new) = (to_gix(&record.from)?, tree_of(&repo, &record.new)?);
+        let mut plan = Plan::default();
+        for path in imported.keys() {
+            let staged = index.entry_by_path(path.as_slice().into());
+            if let Some((mode, blob)) = entry_at(&repo, from, path)?
+                && imported.get(path) == Some(&from_gix(blob))
+                && staged.map(|entry| entry.id) != Some(blob)
+            {
+                plan.stage(path, mode, blob);
+            }
+        }
+        for Differs { path, old, new } in tree_diff(&repo, Some(from), Some(new))? {
+            let staged = index.entry_by_path(path.as_slice().into()).is_some();
+            let there = self.look(&path);
+            match (old, new, there) {
+                // Something untracked is where a new file is to be. If it is that file already, nothing is lost.
+                (None, Some((mode, blob)), There::File(bytes)) if !staged => {
+                    if mode.is_blob() && hash_of(&repo, &bytes)? == blob {
+                        plan.stage(&path, mode, blob);
+                    } else {
+                        plan.clash.push(path);
+                    }
+                }
+                (None, Some(_), There::Other) if !staged => plan.clash.push(path),
+                // A person's file that they have removed does not come back by itself.
+                (Some(_), Some(_), There::Nothing) if !FileKind::of(&path).is_machines() => plan.clash.push(path),
+                (_, Some(_), There::Blocked) => plan.clash.push(path),
+                _ => {}
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Paths that are to change and that a person has changed too, in the index or on disk.
+    fn edited(&self, record: &Record) -> Result<Vec<Vec<u8>>> {
+        let repo = open(&self.at)?;
+        let index = read_index(&repo, &record.copy)?;
+        let (from, new) = (to_gix(&record.from)?, tree_of(&repo, &record.new)?);
+        let mut edited = Vec::new();
+        for Differs { path, old, new } in tree_diff(&repo, Some(from), Some(new))? {
+            let staged = index.entry_by_path_and_stage(path.as_slice().into(), Stage::Unconflicted).map(|e| e.id);
+            let (old, new) = (old.map(|(_, id)| id), new.map(|(_, id)| id));
+            if staged != old && staged != new {
+                edited.push(path);
+            }
+        }
+        Ok(edited)
+    }
+
+    /// What is at a path of the work tree, without following links.
+    fn look(&self, path: &[u8]) -> There {
+        let mut at = self.at.clone();
+        let parts: Vec<_> = path.split(|b| *b == b'/').collect();
+        for (i, part) in parts.iter().enumerate() {
+            at.push(OsStr::from_bytes(part));
+            match std::fs::symlink_metadata(&at) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return There::Nothing,
+                Ok(stat) if i + 1 < parts.len() && stat.is_dir() => {}
+                Ok(_) if i + 1 < parts.len() => return There::Blocked,
+                Ok(stat) if stat.is_file() && stat.len() <= LOOK_LIMIT => {}
+                Ok(_) | Err(_) => return There::Other,
+            }
+        }
+        let mut bytes = Vec::new();
+        match open_below(&self.at, path, false).map(|fd| std::fs::File::from(fd).read_to_end(&mut bytes)) {
+            Ok(Ok(_)) => There::File(bytes),
+            _ => There::Other,
+        }
+    }
+
+    /// Notes the update and takes the index lock; false when somebody else has it.
+    fn lock(&self, record: &Record) -> Result<bool> {
+        let json = serde_json::to_vec(record).unwrap_or_default();
+        write_synced(&self.record, &json)?;
+        let at = self.git_dir.join("index.lock");
+        let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&at);
+        match made.and_then(|mut file| file.write_all(format!("{}\n", record.token).as_bytes())) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+                remove(&self.record)?;
+                Ok(false)
+            }
+            Err(source) => Err(StateError::Io { what: "lock the folder's index", at, source }),
+        }
+    }
+
+    /// Removes the lock, if it is ours, and all that belongs to it.
+    fn unlock(&self, record: &Record) -> Result<()> {
+        remove(&record.copy)?;
+        let mut beside = record.copy.clone().into_os_string();
+        beside.push(".lock");
+        remove(Path::new(&beside))?;
+        let lock = self.git_dir.join("index.lock");
+        if self.lock_is(record) {
+            remove(&lock)?;
+        }
+        remove(&self.record)
+    }
+
+    fn lock_is(&self, record: &Record) -> bool {
+        let mut head = Vec::new();
+        let lock = std::fs::File::open(self.git_dir.join("index.lock"));
+        let read = lock.and_then(|file| file.take(200).read_to_end(&mut head));
+        read.is_ok() && head == format!("{}\n", record.token).as_bytes()
+    }
+
+    /// Finishes or takes back what a kill left half done. False when another program holds the lock meanwhile: then
+    /// nothing was touched. Call it before the folder is read after a start.
+    pub async fn repair(&self) -> Result<bool> {
+        let record = match std::fs::read(&self.record) {
+            Ok(bytes) => bytes,
+            Err(_) => return Ok(true),
+        };
+        let Ok(mut record) = serde_json::from_slice::<Record>(&record) else {
+            // Written before the lock was taken, and not whole: nothing had begun.
+            remove(&self.record)?;
+            return Ok(true);
+        };
+        if !self.lock_is(&record) {
+            // A person removed the lock by hand, or it was never made.
+            let before = record.copy.clone();
+            record.token = format!("overnight {:016x}{:016x}", random(), random());
+            if self.git_dir.join("index.lock").exists() {
+                return Ok(false);
+            }
+            if !self.lock(&record)? {
+                return Ok(false);
+            }
+            remove(&before)?;
+        }
+        let status = self.status(None)?;
+        if status.branch.as_ref() == Some(&self.branch) && status.head.as_ref() == Some(&record.old) {
+            let repo = open(&self.at)?;
+            let changes = match tree_of(&repo, &record.new) {
+                Ok(new) => tree_diff(&repo, Some(to_gix(&record.from)?), Some(new))?,
+                // The objects did not get here, so nothing else did.
+                Err(_) => Vec::new(),
+            };
+            if index_is_new(&repo, &changes)? {
+                drop(repo);
+                self.move_head(&record).await?;
+            } else {
+                self.take_back(&repo, &changes)?;
+            }
+        }
+        self.unlock(&record)?;
+        Ok(true)
+    }
+
+    /// Puts files back that an update had begun to write: what is missing, or is the new text or a beginning of it.
+    fn take_back(&self, repo: &gix::Repository, changes: &[Differs]) -> Result<()> {
+        let text = |entry: Option<(gix::objs::tree::EntryMode, gix::ObjectId)>| {
+            let blob = entry.filter(|(mode, _)| mode.is_blob());
+            blob.map(|(_, id)| repo.find_object(id).doing("read a file").map(|o| o.detach().data)).transpose()
+        };
+        for change in changes {
+            let (old, new) = (text(change.old)?, text(change.new)?);
+            let begun = match (self.look(&change.path), &old, &new) {
+                (There::Nothing, Some(_), _) => true,
+                (There::File(is), old, Some(new)) => old.as_ref() != Some(&is) && new.starts_with(&is),
+                _ => false,
+            };
+            let at = self.at.join(OsStr::from_bytes(&change.path));
+            match old {
+                Some(old) if begun => {
+                    if let Some(above) = at.parent() {
+                        let made = std::fs::create_dir_all(above);
+                        made.map_err(|source| StateError::Io { what: "make a folder", at: above.into(), source })?;
+                    }
+                    write_synced(&at, &old)?;
+                }
+                None if begun => {
+                    remove(&at)?;
+                    // Folders that are empty now were made by the update.
+                    at.ancestors()
+                        .skip(1)
+                        .take_while(|above| *above != self.at)
+                        .all(|a| std::fs::remove_dir(a).is_ok());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        std::fs::rename(from, to).map_err(|source| StateError::Io { what: "replace", at: to.into(), source })
+    }
+}
+
+impl StateRepo {
+    /// Those of `imported` whose text is in `new`, or was in a commit since `old`: only then may it be replaced.
+    fn imported_since(&self, old: &Oid, new: &Oid, imported: &[Imported]) -> Result<BTreeMap<Vec<u8>, Oid>> {
+        let repo = self.repo.to_thread_local();
+        let mut open: BTreeMap<_, _> = imported.iter().map(|i| (i.path.clone(), i.blob.clone())).collect();
+        let mut found = BTreeMap::new();
+        let walk = repo.rev_walk([to_gix(new)?]).with_hidden([to_gix(old)?]).all().doing("look through commits")?;
+        for commit in walk.take(HISTORY_LIMIT) {
+            if open.is_empty() {
+                break;
+            }
+            let tree = tree_of(&repo, &from_gix(commit.doing("look through commits")?.id))?;
+            for (path, blob) in open.clone() {
+                if entry_at(&repo, tree, &path)?.is_some_and(|(_, id)| from_gix(id) == blob) {
+                    open.remove(&path);
+                    found.insert(path, blob);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// What is at a path of the work tree.
+enum There {
+    Nothing,
+    File(Vec<u8>),
+    Other,
+    /// A file or link is where a folder on the way should be.
+    Blocked,
+}
+
+#[derive(Default)]
+struct Plan {
+    /// For `git update-index -z --index-info`.
+    index_info: Vec<u8>,
+    clash: Vec<Vec<u8>>,
+}
+
+impl Plan {
+    fn stage(&mut self, path: &[u8], mode: gix::objs::tree::EntryMode, blob: gix::ObjectId) {
+        self.index_info.extend_from_slice(format!("{:o} {blob} 0\t", mode.value()).as_bytes());
+        self.index_info.extend_from_slice(path);
+        self.index_info.push(0);
+    }
+}
+
+/// Whether the index already has all that an update was to bring.
+fn index_is_new(repo: &gix::Repository, changes: &[Differs]) -> Result<bool> {
+    let index = repo.open_index().doing("read the folder's index")?;
+    let is_new = |change: &Differs| {
+        let entry = index.entry_by_path(change.path.as_slice().into()).filter(|e| !e.mode.contains(Mode::DIR));
+        entry.map(|entry| entry.id) == change.new.map(|(_, id)| id)
+    };
+    Ok(!changes.is_empty() && changes.iter().all(is_new))
+}
+
+fn read_index(repo: &gix::Repository, at: &Path) -> Result<gix::index::File> {
+    gix::index::File::at(at, repo.object_hash(), false, gix::index::decode::Options::default())
+        .doing("read a copy of the folder's index")
+}
+
+/// Copies the index with its time: files changed in the same tick as it count as possibly changed only by that.
+fn copy_with_times(from: &Path, to: &Path) -> Result<()> {
+    let copy = || {
+        let stat = std::fs::metadata(from)?;
+        std::fs::copy(from, to)?;
+        let file = std::fs::OpenOptions::new().append(true).open(to)?;
+        file.set_modified(stat.modified()?)
+    };
+    copy().map_err(|source| StateError::Io { what: "copy the folder's index", at: from.into(), source })
+}
+
+/// Replaces a file whole, and on disk.
+fn write_synced(at: &Path, bytes: &[u8]) -> Result<()> {
+    let mut beside = at.to_owned().into_os_string();
+    beside.push(format!(".{:016x}.tmp", random()));
+    let write = || {
+        let mut file = std::fs::File::create_new(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, at)
+    };
+    write().map_err(|source| StateError::Io { what: "write", at: at.into(), source })
+}
+
+fn remove(at: &Path) -> Result<()> {
+    match std::fs::remove_file(at) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(StateError::Io { what: "remove", at: at.into(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn random() -> u64 {
+    getrandom::u64().unwrap_or_default()
+}
