@@ -15,7 +15,7 @@ use super::state_repo::{Doing as _, FileKind, MAIN, Result, StateError, StateRep
 use super::state_tree::{Differs, entry_at, tree_diff, tree_of};
 use super::{Git, GitError};
 use crate::domain::Oid;
-use gix::index::entry::{Mode, Stage};
+use gix::index::entry::Stage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -70,16 +70,16 @@ pub enum LeftAlone {
 
 /// An update under way.
 #[derive(Debug, Serialize, Deserialize)]
-struct Record {
+pub(super) struct Record {
     /// The first line of our lock file; no other program's lock has it.
-    token: String,
-    pid: u32,
+    pub(super) token: String,
+    pub(super) pid: u32,
     /// The tree that files and index had in the paths that change.
-    from: Oid,
-    old: Oid,
-    new: Oid,
+    pub(super) from: Oid,
+    pub(super) old: Oid,
+    pub(super) new: Oid,
     /// The copy of the index.
-    copy: PathBuf,
+    pub(super) copy: PathBuf,
 }
 
 impl Folder {
@@ -198,7 +198,7 @@ impl Folder {
         self.move_head(record).await
     }
 
-    async fn move_head(&self, record: &Record) -> Result<BroughtUp> {
+    pub(super) async fn move_head(&self, record: &Record) -> Result<BroughtUp> {
         let words = ["update-ref", "-m", "overnight: bring up", "--", "HEAD", record.new.as_str(), record.old.as_str()];
         match Git::at(&self.at).args(words).identity("overnight", "overnight@localhost").run().await {
             Ok(_) => Ok(BroughtUp::Moved { from: record.old.clone() }),
@@ -261,7 +261,7 @@ impl Folder {
     }
 
     /// What is at a path of the work tree, without following links.
-    fn look(&self, path: &[u8]) -> There {
+    pub(super) fn look(&self, path: &[u8]) -> There {
         let mut at = self.at.clone();
         let parts: Vec<_> = path.split(|b| *b == b'/').collect();
         for (i, part) in parts.iter().enumerate() {
@@ -282,7 +282,7 @@ impl Folder {
     }
 
     /// Notes the update and takes the index lock; false when somebody else has it.
-    fn lock(&self, record: &Record) -> Result<bool> {
+    pub(super) fn lock(&self, record: &Record) -> Result<bool> {
         let json = serde_json::to_vec(record).unwrap_or_default();
         write_synced(&self.record, &json)?;
         let at = self.git_dir.join("index.lock");
@@ -298,7 +298,7 @@ impl Folder {
     }
 
     /// Removes the lock, if it is ours, and all that belongs to it.
-    fn unlock(&self, record: &Record) -> Result<()> {
+    pub(super) fn unlock(&self, record: &Record) -> Result<()> {
         remove(&record.copy)?;
         let mut beside = record.copy.clone().into_os_string();
         beside.push(".lock");
@@ -310,90 +310,11 @@ impl Folder {
         remove(&self.record)
     }
 
-    fn lock_is(&self, record: &Record) -> bool {
+    pub(super) fn lock_is(&self, record: &Record) -> bool {
         let mut head = Vec::new();
         let lock = std::fs::File::open(self.git_dir.join("index.lock"));
         let read = lock.and_then(|file| file.take(200).read_to_end(&mut head));
         read.is_ok() && head == format!("{}\n", record.token).as_bytes()
-    }
-
-    /// Finishes or takes back what a kill left half done. False when another program holds the lock meanwhile: then
-    /// nothing was touched. Call it before the folder is read after a start.
-    pub async fn repair(&self) -> Result<bool> {
-        let record = match std::fs::read(&self.record) {
-            Ok(bytes) => bytes,
-            Err(_) => return Ok(true),
-        };
-        let Ok(mut record) = serde_json::from_slice::<Record>(&record) else {
-            // Written before the lock was taken, and not whole: nothing had begun.
-            remove(&self.record)?;
-            return Ok(true);
-        };
-        if !self.lock_is(&record) {
-            // A person removed the lock by hand, or it was never made.
-            let before = record.copy.clone();
-            record.token = format!("overnight {:016x}{:016x}", random(), random());
-            if self.git_dir.join("index.lock").exists() {
-                return Ok(false);
-            }
-            if !self.lock(&record)? {
-                return Ok(false);
-            }
-            remove(&before)?;
-        }
-        let status = self.status(None)?;
-        if status.branch.as_ref() == Some(&self.branch) && status.head.as_ref() == Some(&record.old) {
-            let repo = open(&self.at)?;
-            let changes = match tree_of(&repo, &record.new) {
-                Ok(new) => tree_diff(&repo, Some(to_gix(&record.from)?), Some(new))?,
-                // The objects did not get here, so nothing else did.
-                Err(_) => Vec::new(),
-            };
-            if index_is_new(&repo, &changes)? {
-                drop(repo);
-                self.move_head(&record).await?;
-            } else {
-                self.take_back(&repo, &changes)?;
-            }
-        }
-        self.unlock(&record)?;
-        Ok(true)
-    }
-
-    /// Puts files back that an update had begun to write: what is missing, or is the new text or a beginning of it.
-    fn take_back(&self, repo: &gix::Repository, changes: &[Differs]) -> Result<()> {
-        let text = |entry: Option<(gix::objs::tree::EntryMode, gix::ObjectId)>| {
-            let blob = entry.filter(|(mode, _)| mode.is_blob());
-            blob.map(|(_, id)| repo.find_object(id).doing("read a file").map(|o| o.detach().data)).transpose()
-        };
-        for change in changes {
-            let (old, new) = (text(change.old)?, text(change.new)?);
-            let begun = match (self.look(&change.path), &old, &new) {
-                (There::Nothing, Some(_), _) => true,
-                (There::File(is), old, Some(new)) => old.as_ref() != Some(&is) && new.starts_with(&is),
-                _ => false,
-            };
-            let at = self.at.join(OsStr::from_bytes(&change.path));
-            match old {
-                Some(old) if begun => {
-                    if let Some(above) = at.parent() {
-                        let made = std::fs::create_dir_all(above);
-                        made.map_err(|source| StateError::Io { what: "make a folder", at: above.into(), source })?;
-                    }
-                    write_synced(&at, &old)?;
-                }
-                None if begun => {
-                    remove(&at)?;
-                    // Folders that are empty now were made by the update.
-                    at.ancestors()
-                        .skip(1)
-                        .take_while(|above| *above != self.at)
-                        .all(|a| std::fs::remove_dir(a).is_ok());
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
@@ -425,7 +346,7 @@ impl StateRepo {
 }
 
 /// What is at a path of the work tree.
-enum There {
+pub(super) enum There {
     Nothing,
     File(Vec<u8>),
     Other,
@@ -448,16 +369,6 @@ impl Plan {
     }
 }
 
-/// Whether the index already has all that an update was to bring.
-fn index_is_new(repo: &gix::Repository, changes: &[Differs]) -> Result<bool> {
-    let index = repo.open_index().doing("read the folder's index")?;
-    let is_new = |change: &Differs| {
-        let entry = index.entry_by_path(change.path.as_slice().into()).filter(|e| !e.mode.contains(Mode::DIR));
-        entry.map(|entry| entry.id) == change.new.map(|(_, id)| id)
-    };
-    Ok(!changes.is_empty() && changes.iter().all(is_new))
-}
-
 fn read_index(repo: &gix::Repository, at: &Path) -> Result<gix::index::File> {
     gix::index::File::at(at, repo.object_hash(), false, gix::index::decode::Options::default())
         .doing("read a copy of the folder's index")
@@ -475,7 +386,7 @@ fn copy_with_times(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// Replaces a file whole, and on disk.
-fn write_synced(at: &Path, bytes: &[u8]) -> Result<()> {
+pub(super) fn write_synced(at: &Path, bytes: &[u8]) -> Result<()> {
     let mut beside = at.to_owned().into_os_string();
     beside.push(format!(".{:016x}.tmp", random()));
     let write = || {
@@ -487,7 +398,7 @@ fn write_synced(at: &Path, bytes: &[u8]) -> Result<()> {
     write().map_err(|source| StateError::Io { what: "write", at: at.into(), source })
 }
 
-fn remove(at: &Path) -> Result<()> {
+pub(super) fn remove(at: &Path) -> Result<()> {
     match std::fs::remove_file(at) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
             Err(StateError::Io { what: "remove", at: at.into(), source })
@@ -496,6 +407,6 @@ fn remove(at: &Path) -> Result<()> {
     }
 }
 
-fn random() -> u64 {
+pub(super) fn random() -> u64 {
     getrandom::u64().unwrap_or_default()
 }

@@ -22,6 +22,7 @@ pub mod status;
 pub mod worktree;
 pub mod claim_ref;
 pub mod folder;
+mod folder_repair;
 pub mod folder_update;
 pub mod state_absorb;
 pub mod state_commit;

@@ -137,6 +137,7 @@ impl StateRepo {
                 (text(our_id)?, base.unwrap_or_default(), text(their_id)?)
             };
             // A log only grows, so the lines of both belong in it.
+            let fuller = fuller(&texts.0, &texts.2);
             let union = FileKind::of(&path) == FileKind::Log;
             if (!machines || union)
                 && let Some(merged) = self.merge_text(texts, union).await?
@@ -144,6 +145,11 @@ impl StateRepo {
                 let repo = self.repo.to_thread_local();
                 let id = put(&repo, gix::objs::BlobRef { data: &merged }, written)?;
                 merge.result.insert(path, Some((their_mode, id)));
+                return Ok(());
+            }
+            // An edit that we had read and committed, and that was then edited further and committed there.
+            if !machines && let Some(fuller) = fuller {
+                merge.result.insert(path, if fuller == Side::Ours { ours } else { theirs });
                 return Ok(());
             }
         }
@@ -183,6 +189,21 @@ impl StateRepo {
         let out = out?;
         Ok((out.code == Some(0)).then_some(out.stdout))
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Ours,
+    Theirs,
+}
+
+/// The side whose text has every line of the other's, in its order.
+fn fuller(ours: &[u8], theirs: &[u8]) -> Option<Side> {
+    let within = |part: &[u8], whole: &[u8]| {
+        let mut lines = whole.split(|b| *b == b'\n');
+        part.split(|b| *b == b'\n').all(|line| lines.any(|other| other == line))
+    };
+    if within(ours, theirs) { Some(Side::Theirs) } else { within(theirs, ours).then_some(Side::Ours) }
 }
 
 /// A file that both sides changed.

@@ -80,9 +80,24 @@ pub struct Pending {
 struct Attempt {
     base: Option<Oid>,
     tip: Oid,
-    /// For each op that took part, its claim's new value.
-    live: Vec<(usize, Option<Held>)>,
+    live: Vec<Live>,
     lost: Vec<(usize, Option<Claim>)>,
+}
+
+/// An op that took part in a push.
+#[derive(Debug, Clone)]
+struct Live {
+    op: usize,
+    claim: Option<Moving>,
+}
+
+/// A claim ref on its way from one value to the next.
+#[derive(Debug, Clone)]
+struct Moving {
+    name: String,
+    old: Option<Oid>,
+    /// `None` releases it.
+    to: Option<Held>,
 }
 
 /// What one round came to.
@@ -143,7 +158,7 @@ impl StateRepo {
         if let Err(trouble) = self.fetch_gated().await? {
             return Ok(PublishOutcome::Unknown(trouble, pending));
         }
-        let landed = self.landed(&pending)?;
+        let landed = self.landed(&pending).await?;
         self.take_in_origin(by).await?;
         Ok(landed.map_or(PublishOutcome::GaveUp { pushes: pending.pushes }, PublishOutcome::Published))
     }
@@ -158,10 +173,13 @@ impl StateRepo {
         let mut live = Vec::new();
         let mut written = Vec::new();
         for (i, op) in run.ops.iter().enumerate().filter(|(i, _)| !run.lost.iter().any(|(lost, _)| lost == i)) {
-            let held = op.claim.as_ref().map(|m| self.claim_commit(m, run.by, &mut written)).transpose()?.flatten();
-            live.push((i, held));
+            let mut moving = |m: &ClaimMove| -> Result<Moving> {
+                let to = self.claim_commit(m, run.by, &mut written)?;
+                Ok(Moving { name: claim_ref(&m.task), old: m.old.clone(), to })
+            };
+            live.push(Live { op: i, claim: op.claim.as_ref().map(&mut moving).transpose()? });
         }
-        let numbers: Vec<_> = live.iter().map(|(i, _)| *i).collect();
+        let numbers: Vec<_> = live.iter().map(|live| live.op).collect();
         if numbers.is_empty() && !run.ops.is_empty() {
             return Ok(None);
         }
@@ -189,10 +207,9 @@ impl StateRepo {
             edits.push(ref_edit(MAIN, was.as_ref(), Some(&attempt.tip))?);
             names.push(MAIN.to_owned());
         }
-        for (m, held) in attempt.claims(run.ops) {
-            let name = claim_ref(&m.task);
-            edits.push(ref_edit(&name, m.old.as_ref(), held.as_ref().map(|h| &h.commit))?);
-            names.push(name);
+        for m in attempt.claims() {
+            edits.push(ref_edit(&m.name, m.old.as_ref(), m.to.as_ref().map(|h| &h.commit))?);
+            names.push(m.name.clone());
         }
         if edits.is_empty() {
             return Ok(Round::Done(attempt.published(run.ops.len(), run.pending.pushes)));
@@ -224,10 +241,7 @@ impl StateRepo {
         if known.as_ref() != Some(&attempt.tip) {
             moves.push(RefMove { name: MAIN.into(), to: Some(attempt.tip.clone()), guard: Guard::FastForward });
         }
-        for (m, held) in attempt.claims(run.ops) {
-            let to = held.as_ref().map(|h| h.commit.clone());
-            moves.push(RefMove { name: claim_ref(&m.task), to, guard: Guard::From(m.old.clone()) });
-        }
+        moves.extend(attempt.claims().map(Moving::push));
         if moves.is_empty() {
             return Ok(Round::Done(attempt.published(run.ops.len(), run.pending.pushes)));
         }
@@ -237,7 +251,7 @@ impl StateRepo {
         if moves.iter().all(done) {
             let published = attempt.published(run.ops.len(), run.pending.pushes);
             // It is recorded; should our refs not follow now, the next fetch makes them.
-            let _ = self.acknowledge(&attempt, run.ops);
+            let _ = self.acknowledge(&attempt);
             return Ok(Round::Done(published));
         }
         run.pending.attempts.push(attempt);
@@ -249,7 +263,7 @@ impl StateRepo {
             Ok(fetched) => fetched.main,
             Err(now) => return Ok(Round::End(PublishOutcome::Unknown(now, std::mem::take(&mut run.pending)))),
         };
-        if let Some(published) = self.landed(&run.pending)? {
+        if let Some(published) = self.landed(&run.pending).await? {
             self.take_in_origin(run.by).await?;
             return Ok(Round::Done(published));
         }
@@ -289,34 +303,53 @@ impl StateRepo {
     }
 
     /// Which of the pushes the remote has recorded after all, as of the last fetch.
-    fn landed(&self, pending: &Pending) -> Result<Option<Published>> {
-        let Some(main) = self.ref_value(ORIGIN_MAIN)? else { return Ok(None) };
+    async fn landed(&self, pending: &Pending) -> Result<Option<Published>> {
+        let main = self.ref_value(ORIGIN_MAIN)?;
         for attempt in &pending.attempts {
-            let recorded = if attempt.base.as_ref() == Some(&attempt.tip) {
+            let recorded = match &main {
+                Some(main) if attempt.base.as_ref() != Some(&attempt.tip) => self.is_ancestor(&attempt.tip, main)?,
                 // Only claims were to be moved; they move together, so one new value proves all.
-                let mut moved = false;
-                for held in attempt.live.iter().filter_map(|(_, held)| held.as_ref()) {
-                    moved |= self.claim_is_at(held)?;
-                }
-                moved
-            } else {
-                self.is_ancestor(&attempt.tip, &main)?
+                _ => self.claims_moved(attempt)?,
             };
             if recorded {
+                self.finish_claims(attempt).await?;
                 let ops = attempt.live.len() + attempt.lost.len();
-                return Ok(Some(Published { tip: main, ..attempt.published(ops, pending.pushes) }));
+                let tip = main.unwrap_or_else(|| attempt.tip.clone());
+                return Ok(Some(Published { tip, ..attempt.published(ops, pending.pushes) }));
             }
         }
         Ok(None)
     }
 
-    fn claim_is_at(&self, held: &Held) -> Result<bool> {
-        let refs = self.refs_below(super::state_repo::SEEN_CLAIMS)?;
-        Ok(refs.iter().any(|(_, at)| *at == held.commit))
+    fn claims_moved(&self, attempt: &Attempt) -> Result<bool> {
+        let mut all_gone = attempt.claims().next().is_some();
+        for m in attempt.claims() {
+            let is = self.seen_ref(&m.name)?;
+            if m.to.is_some() && is.as_ref() == m.to.as_ref().map(|held| &held.commit) {
+                return Ok(true);
+            }
+            all_gone &= m.to.is_none() && is.is_none();
+        }
+        Ok(all_gone)
+    }
+
+    /// A remote that was stopped in the middle may have moved `main` alone: git's refs are not crash-atomic. What it had
+    /// accepted with that is done now, as far as the claims still are what they were.
+    async fn finish_claims(&self, attempt: &Attempt) -> Result<()> {
+        let mut left = Vec::new();
+        for m in attempt.claims() {
+            if self.seen_ref(&m.name)? == m.old && m.old.is_some() {
+                left.push(m.push());
+            }
+        }
+        if !left.is_empty() {
+            self.push(&left, false).await?;
+        }
+        Ok(())
     }
 
     /// The remote said yes: our refs follow.
-    fn acknowledge(&self, attempt: &Attempt, ops: &[Op]) -> Result<()> {
+    fn acknowledge(&self, attempt: &Attempt) -> Result<()> {
         let mut names = vec![MAIN, ORIGIN_MAIN];
         names.retain(|name| self.ref_value(name).is_ok_and(|is| is.as_ref() != Some(&attempt.tip)));
         let edits: Vec<_> = names
@@ -325,10 +358,8 @@ impl StateRepo {
             .collect::<Result<_>>()?;
         self.edit_refs(edits)?;
         self.sync_refs(names)?;
-        let seen: Vec<_> = attempt
-            .claims(ops)
-            .map(|(m, held)| (claim_ref(&m.task), held.as_ref().map(|h| h.commit.clone())))
-            .collect();
+        let seen: Vec<_> =
+            attempt.claims().map(|m| (m.name.clone(), m.to.as_ref().map(|h| h.commit.clone()))).collect();
         self.note_seen(&seen)
     }
 
@@ -341,15 +372,22 @@ impl StateRepo {
     }
 }
 
+impl Moving {
+    fn push(&self) -> RefMove {
+        let to = self.to.as_ref().map(|held| held.commit.clone());
+        RefMove { name: self.name.clone(), to, guard: Guard::From(self.old.clone()) }
+    }
+}
+
 impl Attempt {
-    fn claims<'a>(&'a self, ops: &'a [Op]) -> impl Iterator<Item = (&'a ClaimMove, &'a Option<Held>)> {
-        self.live.iter().filter_map(|(i, held)| ops.get(*i)?.claim.as_ref().map(|m| (m, held)))
+    fn claims(&self) -> impl Iterator<Item = &Moving> {
+        self.live.iter().filter_map(|live| live.claim.as_ref())
     }
 
     fn published(&self, ops: usize, pushes: u32) -> Published {
         let mut results = vec![OpResult::ClaimLost { by: None }; ops];
-        for (i, held) in &self.live {
-            results[*i] = OpResult::Done(held.clone());
+        for live in &self.live {
+            results[live.op] = OpResult::Done(live.claim.as_ref().and_then(|m| m.to.clone()));
         }
         for (i, by) in &self.lost {
             results[*i] = OpResult::ClaimLost { by: by.clone() };
