@@ -2,11 +2,14 @@
 //! the index whether its files were all written. Then the branch follows; else the files go back to what they were.
 
 use super::folder::{Folder, open};
-use super::folder_update::{Record, There, random, remove, write_synced};
+use super::folder_update::{Record, There, random, remove, replace};
 use super::state_repo::{Doing as _, Result, StateError, to_gix};
 use super::state_tree::{Differs, tree_diff, tree_of};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+
+/// How long a git that outlived its daemon may go on.
+const ORPHAN_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Folder {
     /// Finishes or takes back what a kill left half done. False when another program holds the lock meanwhile: then
@@ -28,11 +31,12 @@ impl Folder {
             if self.git_dir.join("index.lock").exists() {
                 return Ok(false);
             }
-            if !self.lock(&record)? {
+            if !self.lock(&record, true)? {
                 return Ok(false);
             }
             remove(&before)?;
         }
+        self.outlive(&record).await;
         let status = self.status(None)?;
         if status.branch.as_ref() == Some(&self.branch) && status.head.as_ref() == Some(&record.old) {
             let repo = open(&self.at)?;
@@ -50,6 +54,27 @@ impl Folder {
         }
         self.unlock(&record)?;
         Ok(true)
+    }
+
+    /// Waits for a git that outlived the daemon which started it: it would write on while we take back. It is known by
+    /// the copy of the index, whose name is in its environment and nobody else's; after the limit it is ended.
+    async fn outlive(&self, record: &Record) {
+        let start = std::time::Instant::now();
+        loop {
+            let left = gits_with(&record.copy);
+            if left.is_empty() {
+                return;
+            }
+            if start.elapsed() > ORPHAN_LIMIT {
+                for pid in left {
+                    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+                }
+            }
+            if start.elapsed() > ORPHAN_LIMIT * 2 {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
     }
 
     /// Puts files back that an update had begun to write: what is missing, or is the new text or a beginning of it.
@@ -72,7 +97,7 @@ impl Folder {
                         let made = std::fs::create_dir_all(above);
                         made.map_err(|source| StateError::Io { what: "make a folder", at: above.into(), source })?;
                     }
-                    write_synced(&at, &old)?;
+                    replace(&at, &old, true)?;
                 }
                 None if begun => {
                     remove(&at)?;
@@ -99,4 +124,27 @@ fn index_is_new(repo: &gix::Repository, changes: &[Differs]) -> Result<bool> {
         entry.map(|entry| entry.id) == change.new.map(|(_, id)| id)
     };
     Ok(!changes.is_empty() && changes.iter().all(is_new))
+}
+
+/// Processes that work on this copy of the index.
+#[cfg(target_os = "linux")]
+fn gits_with(copy: &std::path::Path) -> Vec<i32> {
+    let wanted = [b"GIT_INDEX_FILE=", copy.as_os_str().as_bytes()].concat();
+    let pid_of = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
+    let works_on = |pid: &i32| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environ.split(|b| *b == 0).any(|variable| variable == wanted)
+    };
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(pid_of).filter(works_on).collect()
+}
+
+/// Where no environment can be read, the lock that such a git holds is taken for it while it is young.
+#[cfg(not(target_os = "linux"))]
+fn gits_with(copy: &std::path::Path) -> Vec<i32> {
+    let mut lock = copy.as_os_str().to_owned();
+    lock.push(".lock");
+    let age = std::fs::metadata(lock).and_then(|stat| stat.modified()).ok().and_then(|at| at.elapsed().ok());
+    // 0 would be our own group to `kill`; no pid is above this one.
+    if age.is_some_and(|age| age < ORPHAN_LIMIT) { vec![i32::MAX] } else { Vec::new() }
 }

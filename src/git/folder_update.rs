@@ -103,7 +103,7 @@ impl Folder {
             new: new.clone(),
             copy: self.git_dir.join(format!("overnight-index-{:016x}", random())),
         };
-        if !self.lock(&record)? {
+        if !self.lock(&record, state.durable)? {
             return Ok(BroughtUp::LeftAlone(LeftAlone::IndexLocked));
         }
         let done = self.update(&record, &imported).await;
@@ -282,9 +282,9 @@ impl Folder {
     }
 
     /// Notes the update and takes the index lock; false when somebody else has it.
-    pub(super) fn lock(&self, record: &Record) -> Result<bool> {
+    pub(super) fn lock(&self, record: &Record, sync: bool) -> Result<bool> {
         let json = serde_json::to_vec(record).unwrap_or_default();
-        write_synced(&self.record, &json)?;
+        replace(&self.record, &json, sync)?;
         let at = self.git_dir.join("index.lock");
         let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&at);
         match made.and_then(|mut file| file.write_all(format!("{}\n", record.token).as_bytes())) {
@@ -385,14 +385,16 @@ fn copy_with_times(from: &Path, to: &Path) -> Result<()> {
     copy().map_err(|source| StateError::Io { what: "copy the folder's index", at: from.into(), source })
 }
 
-/// Replaces a file whole, and on disk.
-pub(super) fn write_synced(at: &Path, bytes: &[u8]) -> Result<()> {
+/// Replaces a file whole.
+pub(super) fn replace(at: &Path, bytes: &[u8], sync: bool) -> Result<()> {
     let mut beside = at.to_owned().into_os_string();
     beside.push(format!(".{:016x}.tmp", random()));
     let write = || {
         let mut file = std::fs::File::create_new(&beside)?;
         file.write_all(bytes)?;
-        file.sync_all()?;
+        if sync {
+            file.sync_all()?;
+        }
         std::fs::rename(&beside, at)
     };
     write().map_err(|source| StateError::Io { what: "write", at: at.into(), source })

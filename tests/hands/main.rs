@@ -34,6 +34,9 @@ pub(crate) fn hermetic() -> &'static PathBuf {
 }
 //! The hands against the real thing in a temporary directory: git, processes, databases.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
 mod git_state;
+mod git_state_figures;
 mod git_state_folder;
 mod git_state_remote;
