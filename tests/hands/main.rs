@@ -3,6 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod git_code;
+mod git_state;
+mod git_state_figures;
+mod git_state_folder;
+mod git_state_remote;
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -32,11 +36,3 @@ pub(crate) fn hermetic() -> &'static PathBuf {
     });
     &HOME
 }
-//! The hands against the real thing in a temporary directory: git, processes, databases.
-
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
-
-mod git_state;
-mod git_state_figures;
-mod git_state_folder;
-mod git_state_remote;
