@@ -170,13 +170,11 @@ async fn make_durable(mirror: &Mirror, new: &Oid, old: Option<&Oid>) -> Result<(
             return sync_all(&objects);
         }
         let mut files = Vec::new();
-        let mut folders = std::collections::BTreeSet::new();
         for id in odb.brought(&new, &known, SYNCED)? {
             let hex = id.to_hex().to_string();
-            let folder = objects.join(&hex[..2]);
-            if let Ok(file) = std::fs::File::open(folder.join(&hex[2..])) {
-                files.push((folder.join(&hex[2..]), file));
-                folders.insert(folder);
+            let path = objects.join(&hex[..2]).join(&hex[2..]);
+            if let Ok(file) = std::fs::File::open(&path) {
+                files.push((path, file));
             }
             if files.len() > 512 {
                 return sync_all(&objects);
@@ -185,10 +183,10 @@ async fn make_durable(mirror: &Mirror, new: &Oid, old: Option<&Oid>) -> Result<(
         for (_, file) in &files {
             begin_writing(file);
         }
-        for (path, file) in files {
-            file.sync_data().map_err(|source| MergeError::Sync { path, source })?;
-        }
-        folders.iter().try_for_each(|f| sync(f))
+        // The names of new files are synced with them on the file systems that git itself relies on.
+        files
+            .into_iter()
+            .try_for_each(|(path, file)| file.sync_data().map_err(|source| MergeError::Sync { path, source }))
     };
     blocking(work).await.map_err(|source| MergeError::Sync { path: PathBuf::from("objects"), source })?
 }

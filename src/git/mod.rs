@@ -8,6 +8,7 @@
 pub mod collect;
 pub mod deliver;
 pub mod land;
+pub mod lease;
 pub mod merge;
 pub mod mirror;
 mod nested;

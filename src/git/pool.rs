@@ -8,6 +8,7 @@
 //!
 //! What stands where is noted in a folder beside the root that no worktree can write by git.
 
+pub use super::lease::{Found, Lease};
 use super::mirror::{Mirror, MirrorError, TASK_BRANCHES};
 use super::nested;
 use super::notes::{Note, Notes};
@@ -49,58 +50,6 @@ pub enum PoolError {
     Mirror(#[from] MirrorError),
     #[error(transparent)]
     Odb(#[from] OdbError),
-}
-
-/// A worktree lent to one attempt.
-#[derive(Debug, Clone)]
-pub struct Lease {
-    pub(super) worktree: Worktree,
-    n: u32,
-    branch: String,
-    base: Oid,
-}
-
-impl Lease {
-    /// The folder.
-    pub fn path(&self) -> &Path {
-        self.worktree.path()
-    }
-
-    /// The worktree's own git dir.
-    pub fn git_dir(&self) -> &Path {
-        self.worktree.git_dir()
-    }
-
-    pub fn number(&self) -> u32 {
-        self.n
-    }
-
-    /// The branch that the attempt works on, without `refs/heads/`.
-    pub fn branch(&self) -> &str {
-        &self.branch
-    }
-
-    /// The commit that the attempt started from.
-    pub fn base(&self) -> &Oid {
-        &self.base
-    }
-}
-
-/// What the inventory found under one number.
-#[derive(Debug, Clone)]
-pub enum Found {
-    /// Ready to be lent.
-    Idle { n: u32 },
-    /// Lent when the daemon ended; adopt it, or rescue it and give it back.
-    Leased(Box<Lease>),
-    /// Lent, but changed so that git cannot be run in it; its files are still there to be rescued.
-    Broken { lease: Box<Lease>, why: String },
-    /// Registered, but its folder is gone; the registration was dropped and its commit kept.
-    Missing { n: u32, kept: Option<Oid> },
-    /// Could not be removed earlier.
-    Aside { n: u32, reason: String },
-    /// Not ours; left alone, the number stays unused.
-    Foreign { path: PathBuf },
 }
 
 /// The pool. Cheap to clone.

@@ -29,6 +29,7 @@ fn git(at: &Path, args: &[&str]) -> String {
 fn try_git(at: &Path, args: &[&str]) -> (bool, String) {
     let mut c = Command::new("git");
     c.arg("-C").arg(at).args(["-c", "protocol.file.allow=always"]).args(args);
+    c.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
     c.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1").env("LC_ALL", "C");
     for key in ["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"] {
         c.env(key, "agent@example");
@@ -531,6 +532,59 @@ async fn a_leftover_branch_is_rescued_before_it_is_taken_anew() {
     // Nested tasks have branches side by side.
     r.take("a").await;
     r.take("a/b/c").await;
+}
+
+#[tokio::test]
+async fn a_mount_inside_a_worktree_is_never_emptied() {
+    let r = rig().await;
+    let precious = r.top.join("precious");
+    write(&precious.join("f"), "keep");
+    let lease = r.take("t1").await;
+    let inside = lease.path().join("m");
+    std::fs::create_dir(&inside).unwrap();
+    let bound = Command::new("mount").arg("--bind").args([&precious, &inside]).output();
+    if !bound.is_ok_and(|o| o.status.success()) {
+        eprintln!("skipped: no right to mount here");
+        return;
+    }
+    let kept = rescue(&lease, &task("t1"), 1, None).await.unwrap();
+    let given = r.pool.give_back(lease, &kept).await;
+    let still = precious.join("f").exists();
+    let status = Command::new("umount").arg(&inside).status().unwrap();
+    assert!(status.success() && still, "{given:?}");
+    assert!(matches!(given, Err(PoolError::SetAside { .. })), "{given:?}");
+    assert!(r.pool.retry_aside().await.unwrap().is_empty());
+    assert!(precious.join("f").exists());
+}
+
+#[test]
+fn inherited_git_variables_reach_no_git_of_ours() {
+    hermetic();
+    let dir = tempfile::tempdir().unwrap();
+    let decoy = dir.path().join("decoy");
+    git(dir.path(), &["init", "-q", "decoy"]);
+    write(&decoy.join("f"), "f");
+    commit_all(&decoy, "f");
+    let print = |at: &Path| {
+        let c = Command::new("sh").arg("-c").arg("find . -type f -exec cksum {} + | sort").current_dir(at).output();
+        c.unwrap().stdout
+    };
+    let before = print(&decoy);
+    let out = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "git_code::merges_make_two_parents_a_trailer_and_touch_no_worktree"])
+        .args(["git_code::uncommitted_work_is_committed_and_rubbish_is_left_out_by_name", "--test-threads=1"])
+        .env("GIT_DIR", decoy.join(".git"))
+        .env("GIT_INDEX_FILE", decoy.join(".git/index"))
+        .env("GIT_WORK_TREE", &decoy)
+        .env("GIT_AUTHOR_NAME", "evil")
+        .env("GIT_CONFIG_COUNT", "1")
+        .env("GIT_CONFIG_KEY_0", "core.bare")
+        .env("GIT_CONFIG_VALUE_0", "true")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains("2 passed"), "{text}");
+    assert_eq!(print(&decoy), before);
 }
 
 // ---- collecting ----
