@@ -175,7 +175,7 @@ pub fn foreign(
     let mine: std::collections::HashSet<Oid> =
         odb.between(std::slice::from_ref(tip), known, COMMITS)?.into_iter().collect();
     let mut found = Vec::new();
-    for (name, other) in others.iter().filter(|(_, o)| o != tip && odb.is_commit(o)) {
+    for (name, other) in others.iter().filter(|(_, o)| odb.is_commit(o)) {
         let shared: Vec<Oid> = odb
             .between(std::slice::from_ref(other), known, COMMITS)?
             .into_iter()

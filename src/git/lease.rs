@@ -12,6 +12,7 @@ pub struct Lease {
     pub(super) n: u32,
     pub(super) branch: String,
     pub(super) base: Oid,
+    pub(super) nonce: String,
 }
 
 impl Lease {

@@ -14,6 +14,8 @@ pub(super) enum Note {
     Leased {
         branch: String,
         base: Oid,
+        /// Tells this lending from every other of the same worktree.
+        nonce: String,
     },
     /// To be removed, and why that failed.
     Aside(String),
@@ -44,7 +46,7 @@ impl Notes {
     pub(super) fn write(&self, n: u32, note: &Note) -> io::Result<()> {
         let text = match note {
             Note::Idle(at) => format!("idle {}\n", at.as_ref().map_or("-", Oid::as_str)),
-            Note::Leased { branch, base } => format!("leased {base} {branch}\n"),
+            Note::Leased { branch, base, nonce } => format!("leased {base} {nonce} {branch}\n"),
             Note::Aside(reason) => format!("aside {}\n", reason.replace('\n', " ")),
         };
         seal::write(&self.place(n), text.as_bytes())
@@ -58,8 +60,9 @@ impl Notes {
             "idle" => Some(Note::Idle(Oid::parse(rest).ok())),
             "aside" => Some(Note::Aside(rest.to_owned())),
             "leased" => {
-                let (base, branch) = rest.split_once(' ')?;
-                Some(Note::Leased { branch: branch.to_owned(), base: Oid::parse(base).ok()? })
+                let mut parts = rest.splitn(3, ' ');
+                let (base, nonce, branch) = (parts.next()?, parts.next()?.to_owned(), parts.next()?.to_owned());
+                Some(Note::Leased { branch, base: Oid::parse(base).ok()?, nonce })
             }
             _ => None,
         }

@@ -100,9 +100,9 @@ impl Pool {
         self.mirror.verify_seal()?;
         let _reservation = self.reserve(branch)?;
         self.claim_branch(branch, base)?;
+        let mut last = None;
         for _ in 0..3 {
-            let taken = self.pick(base);
-            let (n, worktree, at) = match taken {
+            let (n, worktree, at) = match self.pick(base) {
                 Some((n, at)) => (n, self.usable(n, base).await?, at),
                 None => {
                     let (n, w) = self.make(base)?;
@@ -111,29 +111,29 @@ impl Pool {
             };
             let Some(worktree) = worktree else { continue };
             self.lock().leased.insert(n, branch.to_owned());
-            self.note(n, &Note::Leased { branch: branch.to_owned(), base: base.clone() })?;
-            let settled = match worktree.begin_log(base) {
-                Ok(()) => worktree.settle(&Head::Branch(branch.to_owned()), base, at.as_ref()).await,
-                Err(e) => Err(e),
-            };
-            match settled {
-                Ok(()) => return Ok(Lease { worktree, n, branch: branch.to_owned(), base: base.clone() }),
+            let (branch, base, nonce) = (branch.to_owned(), base.clone(), nonce());
+            self.note(n, &Note::Leased { branch: branch.clone(), base: base.clone(), nonce: nonce.clone() })?;
+            let lease = Lease { worktree, n, branch, base, nonce };
+            match self.prepare(&lease, at.as_ref()).await {
+                Ok(()) => return Ok(lease),
                 Err(e) => {
                     tracing::warn!(n, error = %e, "a worktree could not be prepared and is rebuilt");
+                    last = Some(e);
                     // Nothing of an attempt is in it: it was idle or just made.
-                    let _ = worktree.set_head(&Head::Detached(base.clone()));
+                    let _ = lease.worktree.set_head(&Head::Detached(lease.base.clone()));
                     let _ = self.discard(n).await;
                 }
             }
         }
         let _ = self.mirror.odb()?.swap(&full(branch), None, Expect::Is(base), "not used");
-        Err(PoolError::SetAside { n: 0, reason: "three worktrees in a row could not be prepared".into() })
+        let reason = "no idle worktree could be used or rebuilt".to_owned();
+        Err(last.map_or(PoolError::SetAside { n: 0, reason }, PoolError::Worktree))
     }
 
     /// Takes a worktree back: everything in it is removed, its branch too, and it waits for the next attempt. The proof
     /// says that the content is kept or merged. No command where the rescue found it spotless, else two.
     pub async fn give_back(&self, lease: Lease, proof: &Rescued) -> Result<(), PoolError> {
-        if proof.place() != Some(lease.path()) || proof.branch() != lease.branch {
+        if proof.lease_nonce() != Some(&lease.nonce) {
             return Err(PoolError::WrongProof(lease.path().to_owned()));
         }
         self.mirror.verify_seal()?;
@@ -198,9 +198,9 @@ impl Pool {
     /// The lease of a worktree that was lent before a restart, as the inventory found it.
     pub fn adopt(&self, n: u32) -> Result<Lease, PoolError> {
         match self.notes.read(n) {
-            Some(Note::Leased { branch, base }) => {
+            Some(Note::Leased { branch, base, nonce }) => {
                 self.lock().leased.insert(n, branch.clone());
-                Ok(Lease { worktree: self.worktree(n), n, branch, base })
+                Ok(Lease { worktree: self.worktree(n), n, branch, base, nonce })
             }
             _ => Err(PoolError::NotLeased { n }),
         }
@@ -245,6 +245,11 @@ impl Pool {
             }
         }
         Ok(left)
+    }
+
+    async fn prepare(&self, lease: &Lease, at: Option<&Oid>) -> Result<(), WorktreeError> {
+        lease.worktree.begin_log(&lease.base)?;
+        lease.worktree.settle(&Head::Branch(lease.branch.clone()), &lease.base, at).await
     }
 
     fn reserve<'a>(&'a self, branch: &'a str) -> Result<Reservation<'a>, PoolError> {
@@ -324,7 +329,10 @@ impl Pool {
                 continue;
             }
             match Worktree::register(&self.mirror, &self.root.join(n.to_string()), &registered(n), commit) {
-                Ok(w) => return Ok((n, w)),
+                Ok(w) => {
+                    self.note(n, &Note::Idle(None))?;
+                    return Ok((n, w));
+                }
                 Err(WorktreeError::Taken(_)) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -397,9 +405,9 @@ impl Pool {
                 self.lock().idle.push((n, at));
                 Found::Idle { n }
             }
-            Some(Note::Leased { branch, base }) => {
+            Some(Note::Leased { branch, base, nonce }) => {
                 self.lock().leased.insert(n, branch.clone());
-                let lease = Box::new(Lease { worktree: w, n, branch, base });
+                let lease = Box::new(Lease { worktree: w, n, branch, base, nonce });
                 match lease.worktree.verify() {
                     Ok(()) => Found::Leased(lease),
                     Err(e) => Found::Broken { lease, why: e.to_string() },
@@ -449,6 +457,16 @@ impl Pool {
             Err(source) => Err(PoolError::Files { path: path.to_owned(), source }),
         }
     }
+}
+
+fn nonce() -> String {
+    let mut bytes = [0_u8; 8];
+    if getrandom::fill(&mut bytes).is_err() {
+        // Never seen; two lendings of one worktree differ by their time too.
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        bytes = since.as_nanos().to_le_bytes()[..8].try_into().unwrap_or_default();
+    }
+    format!("{:016x}", u64::from_le_bytes(bytes))
 }
 
 fn full(branch: &str) -> String {

@@ -48,6 +48,7 @@ pub enum RescueError {
 #[derive(Debug, Clone)]
 pub struct Rescued {
     place: Option<PathBuf>,
+    nonce: Option<String>,
     branch: String,
     tip: Option<Oid>,
     refs: Vec<(String, Oid)>,
@@ -61,6 +62,11 @@ impl Rescued {
     /// The worktree's folder, `None` for a branch alone.
     pub fn place(&self) -> Option<&Path> {
         self.place.as_deref()
+    }
+
+    /// The lending that was rescued: a proof of an earlier one of the same worktree proves nothing.
+    pub(super) fn lease_nonce(&self) -> Option<&String> {
+        self.nonce.as_ref()
     }
 
     pub fn branch(&self) -> &str {
@@ -145,7 +151,7 @@ pub async fn rescue(
     } else if lease.path().symlink_metadata().is_ok_and(|m| m.is_dir()) {
         job.loose_folder(lease.path(), &parent, &nested_trees).await?;
     }
-    Ok(job.done(Some(lease.path()), lease.branch(), tip, spotless))
+    Ok(job.done(Some(lease), lease.branch(), tip, spotless))
 }
 
 /// Keeps a branch that no worktree holds. No command.
@@ -215,9 +221,10 @@ impl Job {
         }
     }
 
-    fn done(self, place: Option<&Path>, branch: &str, tip: Option<Oid>, spotless: bool) -> Rescued {
+    fn done(self, lease: Option<&Lease>, branch: &str, tip: Option<Oid>, spotless: bool) -> Rescued {
         Rescued {
-            place: place.map(Path::to_owned),
+            place: lease.map(|l| l.path().to_owned()),
+            nonce: lease.map(|l| l.nonce.clone()),
             branch: branch.to_owned(),
             tip,
             refs: self.refs,

@@ -881,6 +881,11 @@ async fn commits_of_another_unmerged_task_are_noticed() {
     let others = [("t1".to_owned(), tip1.clone()), ("t2".to_owned(), r.base.clone())];
     let found = foreign(&r.mirror, &tip3, std::slice::from_ref(&r.base), &others).unwrap();
     assert_eq!(found, [("t1".to_owned(), vec![tip1.clone()])]);
+    assert_eq!(
+        foreign(&r.mirror, &tip1, std::slice::from_ref(&r.base), &others).unwrap().len(),
+        1,
+        "nothing of its own"
+    );
     // Once t1 is merged into the target, its commits are nobody's any more.
     assert!(foreign(&r.mirror, &tip3, &[r.base.clone(), tip1], &others).unwrap().is_empty());
 }
@@ -914,6 +919,10 @@ async fn rescuing_twice_makes_nothing_new_and_undo_brings_it_back() {
     assert!(matches!(r.pool.give_back(other, &one).await, Err(PoolError::WrongProof(_))));
     r.pool.give_back(lease, &one).await.unwrap();
     assert_eq!(r.mirror.branch_tip("overnight-task/a.b").unwrap(), None);
+    // Nor is one of an earlier lending of the same worktree to the same task.
+    let later = r.take("a/b").await;
+    assert!(matches!(r.pool.give_back(later.clone(), &one).await, Err(PoolError::WrongProof(_))));
+    r.done(later, "a/b").await;
     assert!(undo(&r.mirror, &kept[0], "overnight-task/a.b").unwrap());
     assert_eq!(r.mirror.branch_tip("overnight-task/a.b").unwrap(), Some(tip.clone()));
     let again = rescue_branch(&r.mirror, "overnight-task/a.b", &task("a/b"), 1).unwrap();
