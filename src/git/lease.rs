@@ -26,6 +26,7 @@ impl Lease {
         self.worktree.git_dir()
     }
 
+    /// The number that the pool knows it by.
     pub fn number(&self) -> u32 {
         self.n
     }

@@ -125,6 +125,7 @@ impl Mirror {
         }
     }
 
+    /// The mirror itself: a bare repository.
     pub fn git_dir(&self) -> &Path {
         &self.git_dir
     }

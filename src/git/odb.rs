@@ -182,6 +182,7 @@ impl Odb {
         })
     }
 
+    /// True where the object is in the repository.
     pub fn has(&self, object: &Oid) -> bool {
         id(object).is_ok_and(|i| self.repo.has_object(i))
     }

@@ -90,6 +90,7 @@ impl Pool {
         Ok(Self { mirror: mirror.clone(), root, notes, state: Arc::default() })
     }
 
+    /// Where its worktrees come from.
     pub fn mirror(&self) -> &Mirror {
         &self.mirror
     }

@@ -69,6 +69,7 @@ impl Rescued {
         self.nonce.as_ref()
     }
 
+    /// The branch that was kept, without `refs/heads/`.
     pub fn branch(&self) -> &str {
         &self.branch
     }

@@ -122,6 +122,7 @@ impl Worktree {
         Ok(w)
     }
 
+    /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
