@@ -139,7 +139,7 @@ impl Folder {
     async fn fetch_from(&self, state: &StateRepo) -> Result<()> {
         let words = ["fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-prune"];
         let rest = ["--no-recurse-submodules", "--end-of-options"];
-        Git::at(&self.at).args(words).args(rest).arg(state.path()).arg(MAIN).run().await?;
+        Git::at(&self.at).args(state.synced()).args(words).args(rest).arg(state.path()).arg(MAIN).run().await?;
         Ok(())
     }
 

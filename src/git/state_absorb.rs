@@ -49,7 +49,7 @@ impl StateRepo {
         let _one = self.gate.lock().await;
         let words = ["fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--end-of-options"];
         let spec = format!("+{branch}:{FOLDER_MAIN}");
-        Git::bare(&self.at).args(words).arg(folder).arg(spec).run().await?;
+        Git::bare(&self.at).args(self.synced()).args(words).arg(folder).arg(spec).run().await?;
         self.ref_value(FOLDER_MAIN)?.ok_or(StateError::Unborn)
     }
 

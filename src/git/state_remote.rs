@@ -113,7 +113,7 @@ impl StateRepo {
 
     async fn fetch_specs(&self, specs: &[&str]) -> Result<Result<(), Trouble>> {
         let words = ["fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--prune"];
-        let command = self.base().args(words).arg("origin").args(specs);
+        let command = self.base().args(self.synced()).args(words).arg("origin").args(specs);
         Ok(self.ask(command).await?.map(|_| ()))
     }
 

@@ -173,7 +173,10 @@ impl StateRepo {
             at: folder.into(),
             source,
         })?;
-        Git::at(folder).args(["init", "-q", "--bare", "--template=", "-b", "main"]).run().await?;
+        Git::at(folder)
+            .args(["init", "-q", "--bare", "--template=", "--object-format=sha1", "-b", "main"])
+            .run()
+            .await?;
         let config = |key: &'static str, value: &str| Git::bare(folder).args(["config", key, value]);
         config("core.logAllRefUpdates", "false").run().await?;
         config("uploadpack.hideRefs", "refs/overnight/seen").run().await?;
@@ -212,6 +215,21 @@ impl StateRepo {
     pub fn without_sync(mut self) -> Self {
         self.durable = false;
         self
+    }
+
+    /// A setting for git commands that write what a ref will name.
+    pub(super) fn synced(&self) -> [&'static str; 4] {
+        let what = if self.durable { "core.fsync=all" } else { "core.fsync=none" };
+        ["-c", what, "-c", "core.fsyncMethod=batch"]
+    }
+
+    /// Packs what has gathered; reading from a clone that nobody maintains costs many times as much. Takes nothing away:
+    /// what no ref names yet may belong to a push under way.
+    pub async fn maintain(&self) -> Result<()> {
+        let _one = self.gate.lock().await;
+        Git::bare(&self.at).args(["repack", "-d", "-l", "-q", "--geometric=2"]).run().await?;
+        Git::bare(&self.at).args(self.synced()).args(["pack-refs"]).run().await?;
+        Ok(())
     }
 
     /// Where the bare clone is.
@@ -292,7 +310,7 @@ impl StateRepo {
 pub async fn init_folder(folder: &Path, files: &[(&str, Vec<u8>)], name: &str, mail: &str) -> Result<Oid> {
     let io = |what, at: PathBuf| move |source| StateError::Io { what, at, source };
     std::fs::create_dir_all(folder).map_err(io("make a folder", folder.into()))?;
-    Git::at(folder).args(["init", "-q", "-b", "main"]).run().await?;
+    Git::at(folder).args(["init", "-q", "--object-format=sha1", "-b", "main"]).run().await?;
     let ignore = (".gitignore", GITIGNORE.to_vec());
     let mut added = Vec::new();
     for (path, bytes) in files.iter().chain([&ignore]) {

@@ -217,8 +217,11 @@ async fn a_conclusion_is_recorded_only_under_the_claim() {
     assert_eq!(text(&state, "tasks/a/state.json").as_deref(), Some("done"));
     assert_eq!(text(&state, "tasks/b/state.json"), None);
     assert_eq!(state.ref_value(&claim_ref(&path("a"))).unwrap(), None);
-    let unreadable = state.list().await.unwrap().unwrap();
-    assert_eq!(unreadable.len(), 1);
+    assert_eq!(state.list().await.unwrap().unwrap().len(), 1);
+    state.maintain().await.unwrap();
+    assert_eq!(state.list().await.unwrap().unwrap().len(), 1);
+    put(&state, vec![Change::write("tasks/a/state.json", "after packing")]).await;
+    assert_eq!(text(&state, "tasks/a/state.json").as_deref(), Some("after packing"));
 }
 
 #[tokio::test]

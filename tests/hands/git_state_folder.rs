@@ -474,7 +474,7 @@ async fn no_order_of_steps_loses_anything_of_either_side() {
         assert!(!all.contains("forged") && !all.contains("<<<<") && !all.contains(">>>>"), "seed {seed}");
         git(state.path(), &["fsck", "--strict", "--no-dangling"]);
     }
-    assert!(moved > 10 && alone > 0, "moved {moved}, left alone {alone}");
+    assert!(seed.is_some() || (moved > 10 && alone > 0), "moved {moved}, left alone {alone}");
 }
 
 #[tokio::test]

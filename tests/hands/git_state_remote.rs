@@ -74,6 +74,31 @@ async fn eight_claim_different_tasks_and_all_win_with_one_push_each() {
     assert_eq!(pushes, 8);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn eight_take_an_expired_claim_over_and_one_gets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let remote = bare(dir.path());
+    let owner = daemon(dir.path(), "owner", remote.to_str().unwrap()).await;
+    let held = won(&owner.claim(&[claim_of("x", "0", "owner")], &by(), |_| None).await.unwrap()[0]);
+    let seen = owner.list().await.unwrap().unwrap().remove(0);
+    let mut running = Vec::new();
+    for i in 0..8 {
+        let state = daemon(dir.path(), &format!("d{i}"), remote.to_str().unwrap()).await;
+        let seen = seen.clone();
+        running.push(tokio::spawn(async move {
+            state.take_over(&seen, &claim_of("x", &format!("s{i}"), &format!("d{i}")), &by()).await.unwrap()
+        }));
+    }
+    // The owner renews meanwhile: it or one of them has it.
+    let renewed = owner.renew(&held, &claim_of("x", "0", "owner"), &by()).await.unwrap();
+    let mut winners = u32::from(matches!(renewed, MoveAnswer::Moved(_)));
+    for one in running {
+        winners += u32::from(matches!(one.await.unwrap(), MoveAnswer::Moved(_)));
+    }
+    assert_eq!(winners, 1);
+    assert_eq!(git(&remote, &["for-each-ref", "refs/overnight/claims"]).lines().count(), 1);
+}
+
 #[tokio::test]
 async fn a_lost_claim_costs_the_rest_of_the_batch_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -302,6 +327,12 @@ async fn in_a_hostile_environment() {
             assert!(matches!(&answers[0], ClaimAnswer::Unknown(t) if t.kind == kind), "{answers:?}");
         }
     }
+    let alive = std::fs::read_dir("/proc").unwrap().flatten().filter(|p| {
+        let words = std::fs::read(p.path().join("cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).into_owned();
+        words.contains("remote-http") && words.contains("127.0.0.1")
+    });
+    assert_eq!(alive.count(), 0, "a helper of git's lives on");
     assert!(!Path::new(&trap).with_extension("called").exists(), "askpass was called");
     // A race is judged the same way in any language.
     let (answers, _, _dir) = race(|_| "t".into(), true).await;
