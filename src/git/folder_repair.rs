@@ -26,7 +26,6 @@ impl Folder {
         };
         if !self.lock_is(&record) {
             // A person removed the lock by hand, or it was never made.
-            let before = record.copy.clone();
             record.token = format!("overnight {:016x}{:016x}", random(), random());
             if self.git_dir.join("index.lock").exists() {
                 return Ok(false);
@@ -34,7 +33,7 @@ impl Folder {
             if !self.lock(&record, true)? {
                 return Ok(false);
             }
-            remove(&before)?;
+            remove(&record.copy)?;
         }
         self.outlive(&record).await;
         let status = self.status(None)?;

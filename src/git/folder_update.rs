@@ -104,6 +104,7 @@ impl Folder {
             copy: self.git_dir.join(format!("overnight-index-{:016x}", random())),
         };
         if !self.lock(&record, state.durable)? {
+            remove(&self.record)?;
             return Ok(BroughtUp::LeftAlone(LeftAlone::IndexLocked));
         }
         let done = self.update(&record, &imported).await;
@@ -286,23 +287,22 @@ impl Folder {
         let json = serde_json::to_vec(record).unwrap_or_default();
         replace(&self.record, &json, sync)?;
         let at = self.git_dir.join("index.lock");
-        let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&at);
-        match made.and_then(|mut file| file.write_all(format!("{}\n", record.token).as_bytes())) {
+        // Made whole and then linked: a kill never leaves a lock of ours without its token.
+        let whole = beside(&record.copy, ".token");
+        let made = std::fs::write(&whole, format!("{}\n", record.token)).and_then(|()| std::fs::hard_link(&whole, &at));
+        remove(&whole)?;
+        match made {
             Ok(()) => Ok(true),
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-                remove(&self.record)?;
-                Ok(false)
-            }
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
             Err(source) => Err(StateError::Io { what: "lock the folder's index", at, source }),
         }
     }
 
     /// Removes the lock, if it is ours, and all that belongs to it.
     pub(super) fn unlock(&self, record: &Record) -> Result<()> {
-        remove(&record.copy)?;
-        let mut beside = record.copy.clone().into_os_string();
-        beside.push(".lock");
-        remove(Path::new(&beside))?;
+        for end in ["", ".lock", ".token"] {
+            remove(&beside(&record.copy, end))?;
+        }
         let lock = self.git_dir.join("index.lock");
         if self.lock_is(record) {
             remove(&lock)?;
@@ -387,8 +387,7 @@ fn copy_with_times(from: &Path, to: &Path) -> Result<()> {
 
 /// Replaces a file whole.
 pub(super) fn replace(at: &Path, bytes: &[u8], sync: bool) -> Result<()> {
-    let mut beside = at.to_owned().into_os_string();
-    beside.push(format!(".{:016x}.tmp", random()));
+    let beside = beside(at, &format!(".{:016x}.tmp", random()));
     let write = || {
         let mut file = std::fs::File::create_new(&beside)?;
         file.write_all(bytes)?;
@@ -398,6 +397,13 @@ pub(super) fn replace(at: &Path, bytes: &[u8], sync: bool) -> Result<()> {
         std::fs::rename(&beside, at)
     };
     write().map_err(|source| StateError::Io { what: "write", at: at.into(), source })
+}
+
+/// The file's name with more at its end.
+pub(super) fn beside(at: &Path, end: &str) -> PathBuf {
+    let mut name = at.to_owned().into_os_string();
+    name.push(end);
+    name.into()
 }
 
 pub(super) fn remove(at: &Path) -> Result<()> {

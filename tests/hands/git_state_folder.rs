@@ -321,13 +321,11 @@ async fn a_kill_at_any_moment_is_repaired() {
         child.kill().unwrap();
         child.wait().unwrap();
         half_done += u32::from(at.join(".git/index.lock").exists());
-        for lock in ["refs/heads/main.lock", "packed-refs.lock"] {
-            let _ = std::fs::remove_file(dir.path().join("state.git").join(lock));
-        }
+        let state = StateRepo::open(&dir.path().join("state.git")).unwrap().without_sync();
+        state.clear_stale_locks().unwrap();
         let folder = open(&at);
         assert!(folder.repair().await.unwrap());
         assert_eq!(git(&at, &["status", "--porcelain", "-uall"]), " M tasks/c/README.md\n?? tasks/fresh/README.md");
-        let state = StateRepo::open(&dir.path().join("state.git")).unwrap().without_sync();
         let answer = bring_up(&at, &state, &[]).await;
         assert!(matches!(answer, BroughtUp::Moved { .. } | BroughtUp::UpToDate), "{answer:?}");
         assert_eq!(read(&at, "tasks/c/README.md").as_deref(), Some("a person's edit\n"));
