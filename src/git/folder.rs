@@ -84,6 +84,7 @@ impl Folder {
         })
     }
 
+    /// The top of the checkout.
     pub fn path(&self) -> &Path {
         &self.at
     }

@@ -32,18 +32,22 @@ pub enum Edit {
 }
 
 impl Change {
+    /// The file at `path` has these bytes.
     pub fn write(path: impl Into<Vec<u8>>, bytes: impl Into<Vec<u8>>) -> Self {
         Self { path: path.into(), what: Edit::Write(bytes.into()) }
     }
 
+    /// The file at `path` has these bytes more.
     pub fn append(path: impl Into<Vec<u8>>, bytes: impl Into<Vec<u8>>) -> Self {
         Self { path: path.into(), what: Edit::Append(bytes.into()) }
     }
 
+    /// Nothing is at `path` any more.
     pub fn delete(path: impl Into<Vec<u8>>) -> Self {
         Self { path: path.into(), what: Edit::Delete }
     }
 
+    /// What is at `path` is at `to` instead.
     pub fn move_to(path: impl Into<Vec<u8>>, to: impl Into<Vec<u8>>) -> Self {
         Self { path: path.into(), what: Edit::MoveTo(to.into()) }
     }
