@@ -153,14 +153,16 @@ pub fn write(doc: &StateDoc) -> String {
 pub struct LogLine {
     #[serde(with = "stamp::required")]
     pub ts: Wall,
-    /// `None` for the first line of a task.
-    pub from: Option<Status>,
-    pub to: Status,
+    /// The phase that was left; `None` for the first line of a task.
+    pub from: Option<String>,
+    /// The phase that was entered.
+    pub to: String,
     pub epoch: Epoch,
     /// Who did it: a daemon's or a person's name.
     pub actor: String,
+    /// Why, in words; may quote hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Reason>,
+    pub reason: Option<String>,
 }
 
 /// What a log holds.
@@ -297,8 +299,8 @@ mod tests {
     fn a_log_is_one_line_an_entry_and_survives_torn_lines() {
         let line = LogLine {
             ts: Wall(1_777_885_923_007),
-            from: Some(Status::Queued),
-            to: Status::Claimed,
+            from: Some("queued".into()),
+            to: "claiming".into(),
             epoch: Epoch(3),
             actor: "host\nforged".into(),
             reason: None,

@@ -1,0 +1,199 @@
+//! One project as the daemon works on it: the mirror of the code, the pool of worktrees, our clone of the state repo and
+//! the person's folder of it. Everything here is opened from what `init` has written, and made where it is missing.
+
+use super::state_worker::StateOp;
+use crate::config::{Approvals, Places, registry};
+use crate::domain::policy::Policy;
+use crate::domain::{Oid, ProjectId};
+use crate::git::folder::Folder;
+use crate::git::mirror::Mirror;
+use crate::git::pool::{Found, Lease, Pool};
+use crate::git::rescue::Rescued;
+use crate::git::state_commit::Identity;
+use crate::git::state_repo::StateRepo;
+use crate::git::{Git, Who};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc;
+
+/// Why a project cannot be worked on.
+#[derive(Debug, thiserror::Error)]
+pub enum ProjectError {
+    #[error("the mirror of {} could not be opened", code.display())]
+    Mirror { code: PathBuf, source: crate::git::mirror::MirrorError },
+    #[error("the pool of worktrees could not be opened")]
+    Pool(#[source] crate::git::pool::PoolError),
+    #[error("the state repo could not be opened")]
+    State(#[source] crate::git::state_repo::StateError),
+    #[error("the approved configuration could not be read")]
+    Approved(#[source] crate::config::files::FileError),
+}
+
+/// An open project.
+pub struct ProjectCtx {
+    pub id: ProjectId,
+    pub code: PathBuf,
+    /// The person's folder of the state repo.
+    pub state_folder: PathBuf,
+    /// Our own data of this project.
+    pub data: PathBuf,
+    pub mirror: Mirror,
+    pub pool: Pool,
+    pub state: Arc<StateRepo>,
+    pub folder: Option<Folder>,
+    pub ops: mpsc::UnboundedSender<StateOp>,
+    pub leases: Mutex<BTreeMap<String, Lease>>,
+    pub proofs: Mutex<BTreeMap<String, Rescued>>,
+    policy: Mutex<Option<Policy>>,
+}
+
+impl ProjectCtx {
+    /// Opens the project, making mirror and clone where they are missing. The receiver is for its state worker.
+    pub async fn open(
+        places: &Places,
+        entry: &registry::Project,
+    ) -> Result<(Self, mpsc::UnboundedReceiver<StateOp>), ProjectError> {
+        let data = places.project(&entry.id);
+        let mirror = open_mirror(&entry.code, &data.join("code.git")).await?;
+        let pool = Pool::open(&mirror, &data.join("wt")).map_err(ProjectError::Pool)?;
+        let remote = remote_of(&entry.state).await;
+        let state = open_state(&data.join("state.git"), remote.as_deref()).await?;
+        let folder = Folder::open(&entry.state, "refs/heads/main", &data.join("folder-update.json")).ok();
+        let (ops, receiver) = mpsc::unbounded_channel();
+        let ctx = Self {
+            id: entry.id.clone(),
+            code: entry.code.clone(),
+            state_folder: entry.state.clone(),
+            data,
+            mirror,
+            pool,
+            state: Arc::new(state),
+            folder,
+            ops,
+            leases: Mutex::default(),
+            proofs: Mutex::default(),
+            policy: Mutex::default(),
+        };
+        ctx.find_leases();
+        Ok((ctx, receiver))
+    }
+
+    /// The approved configuration, if there is one, as a policy.
+    pub fn load_policy(&self, places: &Places) -> Result<Option<Policy>, ProjectError> {
+        let approvals = Approvals::new(places.data.clone());
+        let Some(approved) = approvals.approved(&self.id).map_err(ProjectError::Approved)? else { return Ok(None) };
+        let file = self.code.join(crate::config::FILE);
+        // What was approved was read without a fault then; a newer program may be stricter.
+        match crate::config::parse(&file, &approved.bytes) {
+            Ok(config) => {
+                *lock(&self.policy) = Some(config.policy.clone());
+                Ok(Some(config.policy))
+            }
+            Err(e) => {
+                tracing::error!(project = %self.id, "the approved configuration is no longer valid: {e}");
+                Ok(None)
+            }
+        }
+    }
+
+    /// The policy that was loaded last.
+    pub fn policy(&self) -> Option<Policy> {
+        lock(&self.policy).clone()
+    }
+
+    /// Who our commits are by.
+    pub fn who(&self) -> Who {
+        let (name, mail) =
+            self.policy().map_or_else(|| ("Overnight".to_owned(), "overnight@localhost".to_owned()), |p| p.committer);
+        Who { name, mail }
+    }
+
+    /// Author and time of a commit in the state repo.
+    pub fn identity(&self) -> Identity {
+        let who = self.who();
+        Identity { name: who.name, mail: who.mail, at: crate::host::clock::now().wall }
+    }
+
+    pub fn lease(&self, branch: &str) -> Option<Lease> {
+        lock(&self.leases).get(branch).cloned()
+    }
+
+    pub fn integration(&self) -> PathBuf {
+        self.data.join("integration")
+    }
+
+    pub fn brief(&self, dotted: &str) -> PathBuf {
+        self.data.join("briefs").join(format!("{dotted}.md"))
+    }
+
+    /// Worktrees that were lent when an earlier daemon ended.
+    fn find_leases(&self) {
+        let found = match self.pool.inventory() {
+            Ok(found) => found,
+            Err(e) => return tracing::error!(project = %self.id, "worktrees could not be listed: {}", super::chain(&e)),
+        };
+        for one in found {
+            match one {
+                Found::Leased(lease) | Found::Broken { lease, .. } => {
+                    lock(&self.leases).insert(lease.branch().to_owned(), *lease);
+                }
+                Found::Aside { n, reason } => {
+                    tracing::warn!(project = %self.id, worktree = n, "a worktree is still set aside: {reason}");
+                }
+                Found::Foreign { path } => {
+                    tracing::warn!(project = %self.id, "{} is not ours and stays", path.display());
+                }
+                Found::Missing { n, .. } => {
+                    tracing::warn!(project = %self.id, worktree = n, "a worktree's folder was gone");
+                }
+                Found::Idle { .. } => {}
+            }
+        }
+    }
+}
+
+/// A lock whose holder cannot have left anything half done.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn open_mirror(code: &Path, at: &Path) -> Result<Mirror, ProjectError> {
+    let error = |source| ProjectError::Mirror { code: code.to_owned(), source };
+    if at.join("HEAD").exists() {
+        Mirror::open(at, code).await.map_err(error)
+    } else {
+        Mirror::create(code, at).await.map_err(error)
+    }
+}
+
+async fn open_state(at: &Path, remote: Option<&str>) -> Result<StateRepo, ProjectError> {
+    let exists = at.join("HEAD").exists();
+    if !exists {
+        return StateRepo::create(at, remote).await.map_err(ProjectError::State);
+    }
+    let repo = StateRepo::open(at).map_err(ProjectError::State)?;
+    if repo.remote() == remote {
+        return Ok(repo);
+    }
+    // The person gave their folder another remote, or its first one: the authority moves with it.
+    let config = Git::bare(at).args(["config", "--replace-all", "remote.origin.url", remote.unwrap_or("")]);
+    config.run().await.map_err(|e| ProjectError::State(e.into()))?;
+    StateRepo::open(at).map_err(ProjectError::State)
+}
+
+/// The `origin` of the person's folder, as the authority's URL; relative paths are taken from the folder.
+async fn remote_of(folder: &Path) -> Option<String> {
+    let out = Git::at(folder).args(["remote", "get-url", "origin"]).run().await.ok()?;
+    let url = out.text();
+    if url.is_empty() {
+        return None;
+    }
+    let local = !url.contains("://") && !url.split('/').next().unwrap_or("").contains(':');
+    Some(if local { folder.join(&url).to_string_lossy().into_owned() } else { url })
+}
+
+/// The tip of the state repo, for readers that take what there is.
+pub fn tip(state: &StateRepo) -> Option<Oid> {
+    state.tip().ok().flatten()
+}

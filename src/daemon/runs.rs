@@ -1,0 +1,338 @@
+//! Runs: from an order to a child under its shim, its output folded into progress, and its end reported with the adapter's
+//! verdict. A run that an earlier daemon started is followed in the same way.
+
+use super::project::ProjectCtx;
+use super::{Shared, briefs};
+use crate::agent::{self, Launch, Reader};
+use crate::decide::Event;
+use crate::decide::ask::{Place, Program, RunOrder, TaskAsk};
+use crate::decide::event::{Answer, Progress, SideAnswer};
+use crate::domain::phase::StopStage;
+use crate::domain::verdict::{AgentEvent, AgentReport, Exit, RunEnd, Usage, Verdict};
+use crate::domain::{Epoch, RunId, TaskId};
+use crate::process::{self, Runs, Seen, Stop};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Between two progress events of one run.
+const COALESCE: Duration = Duration::from_millis(250);
+/// Between two looks at a worktree for signs of work.
+const TOUCH_EVERY: Duration = Duration::from_secs(4);
+/// Events of one progress report at most; the rest is in the transcript.
+const EVENTS: usize = 50;
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Starts the child of a task's phase (or finds it started) and reports its end.
+pub async fn run_task(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &TaskId, epoch: Epoch, what: TaskAsk) {
+    let TaskAsk::Run(order) = what else { return };
+    let run = order.run.clone();
+    let (end, agent) = match start(shared, ctx, &order, &task.path.dotted()).await {
+        Ok(reader) => {
+            let folder = match &order.place {
+                Place::Worktree(path) => Some(PathBuf::from(path)),
+                Place::Integration(_) => None,
+            };
+            follow(shared, task, epoch, &run, reader, folder).await
+        }
+        Err(error) => (spawn_failed(error), None),
+    };
+    shared.record_run(task, epoch, &order, &end, agent.as_ref());
+    shared.send(Event::Answer { task: task.clone(), epoch, answer: Answer::RunEnded { run, end, agent } });
+}
+
+/// A check of a tree that belongs to no task.
+pub async fn run_side(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, epoch: Epoch, order: RunOrder) {
+    let run = order.run.clone();
+    let end = match start(shared, ctx, &order, "").await {
+        Ok(_) => follow_quietly(shared, &run).await,
+        Err(error) => spawn_failed(error),
+    };
+    shared.send(Event::Side { project: ctx.id.clone(), epoch, answer: SideAnswer::RunEnded { run, end } });
+}
+
+fn spawn_failed(error: String) -> RunEnd {
+    let exit = Exit::SpawnFailed { error };
+    RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail: String::new(), bytes: 0, cut: 0 }
+}
+
+/// Ends the processes of a run.
+pub fn stop(shared: &Shared, run: &RunId, stage: StopStage) {
+    let how = match stage {
+        StopStage::Term => Stop::Term,
+        StopStage::Kill => Stop::Kill,
+    };
+    match shared.runs.stop(run, how) {
+        Ok(()) | Err(process::ProcessError::Unknown { .. }) => {}
+        Err(e) => tracing::error!(%run, "{}", super::chain(&e)),
+    }
+}
+
+/// After a restart a run may be stopped before anybody follows it.
+pub fn follow_if_unfollowed(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &TaskId, run: &RunId) {
+    if shared.is_followed(run) {
+        return;
+    }
+    let (shared, _ctx, task, run) = (shared.clone(), ctx.clone(), task.clone(), run.clone());
+    tokio::spawn(async move {
+        let Some(epoch) = run.epoch() else { return };
+        let end = follow_quietly(&shared, &run).await;
+        shared.send(Event::Answer { task, epoch, answer: Answer::RunEnded { run, end, agent: None } });
+    });
+}
+
+/// A run that belongs to no phase: it is ended, settled and forgotten.
+pub async fn end_orphan(shared: &Arc<Shared>, run: &RunId) {
+    tracing::warn!(%run, "a run that nothing waits for is ended");
+    stop(shared, run, StopStage::Term);
+    let soft = tokio::time::timeout(Duration::from_secs(10), shared.runs.follow(run, Box::new(|_| {}))).await;
+    if soft.is_err() {
+        stop(shared, run, StopStage::Kill);
+        let _ = tokio::time::timeout(Duration::from_secs(20), shared.runs.follow(run, Box::new(|_| {}))).await;
+    }
+}
+
+/// Writes the order's folder and starts its shim. Gives the reader of an agent's output.
+async fn start(shared: &Shared, ctx: &ProjectCtx, order: &RunOrder, dotted: &str) -> Result<Option<Reader>, String> {
+    let started = shared.runs.is_started(&order.run);
+    let cwd = match &order.place {
+        Place::Worktree(path) => PathBuf::from(path),
+        // A check that runs already has its tree; resetting it would pull it from under it.
+        Place::Integration(_) if started => ctx.integration(),
+        Place::Integration(commit) => {
+            let tree = crate::git::worktree::integration(&ctx.mirror, &ctx.integration(), commit).await;
+            tree.map_err(|e| super::chain(&e))?.path().to_owned()
+        }
+    };
+    let tmp = shared.runs.tmp(&order.run);
+    let mut env = shared.base_env(&order.env_pass);
+    env.insert("TMPDIR".into(), tmp.to_string_lossy().into_owned());
+    let (argv, stdin, reader) = match &order.program {
+        Program::Command { argv, .. } => (argv.clone(), None, None),
+        Program::Agent { profile, session, session_total, .. } => {
+            let line = agent_line(shared, ctx, order, dotted, &tmp)?;
+            env.extend(shared.base_env(&line.env_pass));
+            env.extend(line.env);
+            env.extend(ctx.author_env());
+            let total = session.as_ref().and(*session_total);
+            (line.argv, line.stdin, Some(Reader::new(profile.kind, profile, total)))
+        }
+    };
+    env.extend(order.values.iter().map(|(k, v)| (k.clone(), v.clone())));
+    let run = process::RunOrder {
+        run: order.run.clone(),
+        argv,
+        cwd,
+        env,
+        stdin,
+        transcript_cap: order.transcript,
+        alive_until_ms: Runs::boottime_ms().saturating_add(crate::domain::time::millis(order.alive_for)),
+        kill_grace: order.kill_grace,
+        drain_grace: DRAIN,
+    };
+    shared.runs.spawn(&run).map_err(|e| super::chain(&e))?;
+    Ok(reader)
+}
+
+fn agent_line(
+    shared: &Shared,
+    ctx: &ProjectCtx,
+    order: &RunOrder,
+    dotted: &str,
+    tmp: &Path,
+) -> Result<agent::CommandLine, String> {
+    let Program::Agent { profile, model, session, prompt, script, .. } = &order.program else {
+        return Err("the order is for no agent".into());
+    };
+    let text = briefs::text(&ctx.brief(dotted), prompt, session.is_some())?;
+    let prompt_file = ctx.data.join("briefs").join(format!("{}.prompt", order.run));
+    if profile.prompt_by == crate::domain::policy::PromptBy::File {
+        crate::config::files::write_whole(&prompt_file, text.as_bytes()).map_err(|e| super::chain(&e))?;
+    }
+    let attempt = order.values.get("OVERNIGHT_ATTEMPT").and_then(|n| n.parse().ok()).unwrap_or(1);
+    let launch = Launch {
+        profile,
+        model: model.as_deref(),
+        prompt: &text,
+        prompt_file: prompt_file.to_str(),
+        session: session.as_deref(),
+        attempt,
+        script,
+        is_root: shared.is_root,
+        tmp_dir: tmp.to_str().unwrap_or("/tmp"),
+    };
+    agent::command(&launch).map_err(|e| e.to_string())
+}
+
+async fn follow_quietly(shared: &Shared, run: &RunId) -> RunEnd {
+    let _mark = shared.followed(run);
+    match shared.runs.follow(run, Box::new(|_| {})).await {
+        Ok(end) => end,
+        Err(e) => {
+            tracing::error!(%run, "{}", super::chain(&e));
+            let exit = Exit::Lost;
+            RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail: super::chain(&e), bytes: 0, cut: 0 }
+        }
+    }
+}
+
+/// Follows a run to its end, sending what its output comes to.
+async fn follow(
+    shared: &Arc<Shared>,
+    task: &TaskId,
+    epoch: Epoch,
+    run: &RunId,
+    reader: Option<Reader>,
+    worktree: Option<PathBuf>,
+) -> (RunEnd, Option<AgentReport>) {
+    let _mark = shared.followed(run);
+    let mut fold = Fold {
+        shared: shared.clone(),
+        task: task.clone(),
+        epoch,
+        run: run.clone(),
+        reader,
+        events: Vec::new(),
+        bytes: 0,
+        sent: Instant::now(),
+        looked: Instant::now(),
+        touched: None,
+        worktree,
+    };
+    let end = {
+        let fold = &mut fold;
+        shared.runs.follow(run, Box::new(|seen| fold.see(&seen))).await
+    };
+    fold.send(true);
+    match end {
+        Ok(end) => {
+            let report = fold.reader.take().map(|reader| reader.finish(&end));
+            (end, report)
+        }
+        Err(e) => {
+            tracing::error!(%run, "{}", super::chain(&e));
+            let exit = Exit::Lost;
+            let end = RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail: super::chain(&e), bytes: 0, cut: 0 };
+            (end, None)
+        }
+    }
+}
+
+/// Output on its way to progress events.
+struct Fold {
+    shared: Arc<Shared>,
+    task: TaskId,
+    epoch: Epoch,
+    run: RunId,
+    reader: Option<Reader>,
+    events: Vec<AgentEvent>,
+    bytes: u64,
+    sent: Instant,
+    looked: Instant,
+    touched: Option<SystemTime>,
+    worktree: Option<PathBuf>,
+}
+
+impl Fold {
+    fn see(&mut self, seen: &Seen<'_>) {
+        match seen {
+            Seen::Output { stream, at, bytes, .. } => {
+                self.bytes = at + bytes.len() as u64;
+                if let Some(reader) = &mut self.reader {
+                    let stream = match stream {
+                        process::Stream::Out => agent::Stream::Out,
+                        process::Stream::Err => agent::Stream::Err,
+                    };
+                    let from = self.events.len();
+                    reader.feed(stream, bytes, &mut self.events);
+                    let urgent = self.events[from..]
+                        .iter()
+                        .any(|e| matches!(e, AgentEvent::Session { .. } | AgentEvent::Result { .. }));
+                    self.send(urgent);
+                }
+            }
+            Seen::Gap { at, bytes } => {
+                self.bytes = at + bytes;
+                if let Some(reader) = &mut self.reader {
+                    reader.gap();
+                }
+            }
+            Seen::Beat(beat) => {
+                self.shared.beat(&self.run, &self.task, beat);
+                self.send(false);
+            }
+        }
+    }
+
+    fn send(&mut self, now: bool) {
+        if !now && self.sent.elapsed() < COALESCE {
+            return;
+        }
+        let touched = self.look();
+        if self.events.is_empty() && !touched && !now {
+            return;
+        }
+        self.sent = Instant::now();
+        let mut events = std::mem::take(&mut self.events);
+        if events.len() > EVENTS {
+            // Keep the news of the session and the result, and the latest of the rest.
+            let cut = events.len() - EVENTS;
+            let keep = |e: &AgentEvent| matches!(e, AgentEvent::Session { .. } | AgentEvent::Result { .. });
+            events = events.into_iter().enumerate().filter(|(i, e)| *i >= cut || keep(e)).map(|(_, e)| e).collect();
+        }
+        let progress = Progress { bytes: self.bytes, events, touched };
+        self.shared.send(Event::Progress { task: self.task.clone(), epoch: self.epoch, progress });
+    }
+
+    /// Whether files of the worktree have changed since the last look: work that the output need not tell of.
+    fn look(&mut self) -> bool {
+        let Some(worktree) = &self.worktree else { return false };
+        if self.reader.is_none() || self.looked.elapsed() < TOUCH_EVERY {
+            return false;
+        }
+        self.looked = Instant::now();
+        let newest = newest_below(worktree);
+        let moved = self.touched.is_some() && newest > self.touched;
+        self.touched = newest.max(self.touched);
+        moved
+    }
+}
+
+/// The latest change among the first few thousand files, `.git` left out.
+fn newest_below(root: &Path) -> Option<SystemTime> {
+    let mut newest = None;
+    let mut folders = vec![root.to_owned()];
+    let mut left = 3000;
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            left -= 1;
+            if left == 0 {
+                return newest;
+            }
+            let name = entry.file_name();
+            let Ok(meta) = entry.path().symlink_metadata() else { continue };
+            newest = newest.max(meta.modified().ok());
+            if meta.is_dir() && name != ".git" && name != "node_modules" && name != "target" {
+                folders.push(entry.path());
+            }
+        }
+    }
+    newest
+}
+
+/// What a run used, for the history; nothing for plain commands.
+pub fn usage_of(agent: Option<&AgentReport>) -> Usage {
+    agent.map(|a| a.usage).unwrap_or_default()
+}
+
+/// The verdict's word, where an adapter gave one.
+pub fn verdict_word(agent: Option<&AgentReport>) -> Option<&'static str> {
+    agent.map(|a| &a.verdict).map(Verdict::word)
+}
+
+/// Variables by name, from the daemon's own environment.
+pub fn pass(names: &[String], from: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    names.iter().filter_map(|n| from.get(n).map(|v| (n.clone(), v.clone()))).collect()
+}

@@ -1,0 +1,163 @@
+//! The control socket: one JSON line in, one out, `events` excepted, which goes on until the client leaves. Mode 0600 from
+//! its first moment, peers checked, lines and idle time bounded: nothing that is sent here can hurt the daemon.
+
+use super::peer;
+use crate::protocol::reply::ErrorKind;
+use crate::protocol::{Call, Frame, Reply, Request, VERSION, frame};
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::{Semaphore, mpsc};
+
+/// Connections served at once; more are refused with a word.
+const CONNECTIONS: usize = 64;
+/// A client that says nothing for so long is left.
+const IDLE: Duration = Duration::from_secs(60);
+/// A client that takes nothing for so long is left.
+const SLOW: Duration = Duration::from_secs(20);
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    #[error("{} is in the way: it is no socket, so it stays", .0.display())]
+    InTheWay(PathBuf),
+    #[error("the control socket {} could not be made", path.display())]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// One request on its way to the ring, and where its replies go.
+pub struct Incoming {
+    pub request: Request,
+    pub replies: mpsc::Sender<Reply>,
+}
+
+/// Binds the socket. Only for whoever holds the lock: a socket that is there already is nobody's then, and is replaced.
+/// Call it before other threads exist, since the mode is made by the process's umask.
+pub fn bind(path: &Path, _proof: &super::lock::Ours) -> Result<UnixListener, SocketError> {
+    let error = |source| SocketError::Io { path: path.to_owned(), source };
+    match path.symlink_metadata() {
+        Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(path).map_err(error)?,
+        Ok(_) => return Err(SocketError::InTheWay(path.to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(error(e)),
+    }
+    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
+    let bound = UnixListener::bind(path);
+    nix::sys::stat::umask(before);
+    let listener = bound.map_err(error)?;
+    listener.set_nonblocking(true).map_err(error)?;
+    Ok(listener)
+}
+
+/// Serves until the receiver of the calls is gone.
+pub async fn serve(listener: UnixListener, calls: mpsc::Sender<Incoming>) {
+    let listener = match tokio::net::UnixListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(e) => return tracing::error!("the control socket cannot be served: {e}"),
+    };
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let stream = tokio::select! {
+            () = calls.closed() => return,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(e) => {
+                    // Out of descriptors, most likely: those that are open will end.
+                    tracing::warn!("a connection could not be taken: {e}");
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                    continue;
+                }
+            },
+        };
+        let calls = calls.clone();
+        match places.clone().try_acquire_owned() {
+            Ok(place) => drop(tokio::spawn(async move {
+                connection(stream, calls).await;
+                drop(place);
+            })),
+            Err(_) => drop(tokio::spawn(async move {
+                let mut stream = stream;
+                let busy = Reply::error(ErrorKind::Failed, "too many connections at once; try again in a moment");
+                let _ = tokio::time::timeout(SLOW, stream.write_all(&frame::write(&busy))).await;
+            })),
+        }
+    }
+}
+
+async fn connection(mut stream: tokio::net::UnixStream, calls: mpsc::Sender<Incoming>) {
+    let run = match judge(&stream) {
+        Ok(run) => run,
+        Err(why) => return send(&mut stream, &Reply::error(ErrorKind::NotAllowed, why)).await.unwrap_or(()),
+    };
+    let mut frame = Frame::default();
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let read = match tokio::time::timeout(IDLE, stream.read(&mut buffer)).await {
+            Ok(Ok(n)) if n > 0 => n,
+            _ => return,
+        };
+        let lines = match frame.feed(&buffer[..read]) {
+            Ok(lines) => lines,
+            Err(e) => return send(&mut stream, &Reply::error(ErrorKind::Usage, e.to_string())).await.unwrap_or(()),
+        };
+        for line in lines {
+            let request = match understand(&line, run.as_deref()) {
+                Ok(request) => request,
+                Err(reply) => return send(&mut stream, &reply).await.unwrap_or(()),
+            };
+            let (replies, mut answers) = mpsc::channel(64);
+            if calls.send(Incoming { request, replies }).await.is_err() {
+                return;
+            }
+            while let Some(reply) = answers.recv().await {
+                if send(&mut stream, &reply).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Whether the peer may speak at all, and the run that it belongs to.
+fn judge(stream: &tokio::net::UnixStream) -> Result<Option<String>, String> {
+    let peer = stream.peer_cred().map_err(|e| format!("your process cannot be told: {e}"))?;
+    if peer.uid() != nix::unistd::geteuid().as_raw() {
+        return Err("this daemon belongs to another user".into());
+    }
+    Ok(peer.pid().and_then(peer::run_of))
+}
+
+fn understand(line: &[u8], run: Option<&str>) -> Result<Request, Reply> {
+    // The version first: a newer client's words may be unknown here, and that is what it should be told.
+    #[derive(serde::Deserialize)]
+    struct Version {
+        v: u32,
+    }
+    let unreadable = |e: frame::FrameError| Reply::error(ErrorKind::Usage, e.to_string());
+    let version: Version = frame::read(line).map_err(unreadable)?;
+    let call: Call = frame::read(line).map_err(|e| {
+        if version.v > VERSION {
+            let text = format!("this daemon speaks version {VERSION} of the protocol, not {}; restart it", version.v);
+            return Reply::error(ErrorKind::Usage, text);
+        }
+        unreadable(e)
+    })?;
+    match run {
+        Some(run) if call.request.is_a_persons() => {
+            let text = format!("{run} may not do this: it is for a person, outside of every run");
+            Err(Reply::error(ErrorKind::NotAllowed, text))
+        }
+        _ => Ok(call.request),
+    }
+}
+
+async fn send(stream: &mut tokio::net::UnixStream, reply: &Reply) -> io::Result<()> {
+    match tokio::time::timeout(SLOW, stream.write_all(&frame::write(reply))).await {
+        Ok(done) => done,
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}

@@ -1,0 +1,173 @@
+//! Where news comes from: the person's folder of the state repo (watched, with a poll behind it for lost events), the state
+//! remote (polled), and signals. A watch that cannot be had is said once and polled for instead.
+
+use super::Shared;
+use super::project::ProjectCtx;
+use super::state_worker::StateOp;
+use crate::decide::Event;
+use notify::{RecursiveMode, Watcher as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// The poll behind the watch, and the pace without one.
+const POLL: Duration = Duration::from_secs(30);
+const POLL_UNWATCHED: Duration = Duration::from_secs(5);
+/// Saves that come together are read together.
+const SETTLE: Duration = Duration::from_millis(25);
+/// Folders watched at most; more are polled for.
+const FOLDERS: usize = 4000;
+
+/// Watches one project until the daemon ends. Gives whether it is watched.
+pub fn watch(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>) -> bool {
+    let (touched, mut touches) = mpsc::channel::<()>(1);
+    let folders = Arc::new(AtomicBool::new(false));
+    let watcher = match start_watch(&ctx.state_folder, touched, folders.clone()) {
+        Ok(watcher) => Some(watcher),
+        Err(why) => {
+            tracing::warn!(project = %ctx.id, "{why}; polling every {} s instead", POLL_UNWATCHED.as_secs());
+            None
+        }
+    };
+    let watched = watcher.is_some();
+    let (ops, closed, ctx) = (ctx.ops.clone(), shared.closed.subscribe(), ctx.clone());
+    tokio::spawn(async move {
+        let mut closed = closed;
+        let mut watcher = watcher;
+        let pace = if watched { POLL } else { POLL_UNWATCHED };
+        let mut poll = tokio::time::interval(pace);
+        poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        poll.tick().await;
+        loop {
+            tokio::select! {
+                _ = closed.changed() => return,
+                Some(()) = touches.recv() => {
+                    tokio::time::sleep(SETTLE).await;
+                    // A file written right after its folder was made loses its event: the folder is looked at as a whole.
+                    if folders.swap(false, Ordering::AcqRel) {
+                        if let Some(watcher) = &mut watcher {
+                            add_folders(watcher, &ctx.state_folder.join("tasks"));
+                        }
+                    }
+                    while touches.try_recv().is_ok() {}
+                    let _ = ops.send(StateOp::Look { whole: false });
+                }
+                _ = poll.tick() => {
+                    let op = if ctx.state.remote().is_some() { StateOp::Fetch } else { StateOp::Look { whole: false } };
+                    let _ = ops.send(op);
+                }
+            }
+        }
+    });
+    watched
+}
+
+/// Asks the remote often while there is one: other machines queue work there.
+pub fn poll_remote(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, pace: Duration) {
+    if ctx.state.remote().is_none() {
+        return;
+    }
+    let (ops, mut closed) = (ctx.ops.clone(), shared.closed.subscribe());
+    tokio::spawn(async move {
+        let mut poll = tokio::time::interval(pace);
+        poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = closed.changed() => return,
+                _ = poll.tick() => drop(ops.send(StateOp::Fetch)),
+            }
+        }
+    });
+}
+
+/// A watch on the folders of tasks and on the branch, never on what the daemon itself reads all the time.
+fn start_watch(
+    folder: &Path,
+    touched: mpsc::Sender<()>,
+    folders: Arc<AtomicBool>,
+) -> Result<notify::RecommendedWatcher, String> {
+    let words = |e: notify::Error| match &e.kind {
+        // inotify says "no space left on device" when it means watches.
+        notify::ErrorKind::MaxFilesWatch => "no inotify watches are left (see fs.inotify.max_user_watches)".to_owned(),
+        notify::ErrorKind::Io(io) if io.raw_os_error() == Some(28) => {
+            "no inotify watches are left (see fs.inotify.max_user_watches)".to_owned()
+        }
+        notify::ErrorKind::Io(io) if io.raw_os_error() == Some(24) => {
+            "no inotify instances are left (see fs.inotify.max_user_instances)".to_owned()
+        }
+        _ => format!("the state folder cannot be watched: {e}"),
+    };
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let made = match event {
+            // Our own reads are events too; they say nothing new.
+            Ok(event) if event.kind.is_access() => return,
+            Ok(event) => event.need_rescan() || matches!(event.kind, notify::EventKind::Create(_)),
+            Err(_) => true,
+        };
+        if made {
+            folders.store(true, Ordering::Release);
+        }
+        // A full channel holds a wake-up already.
+        let _ = touched.try_send(());
+    })
+    .map_err(words)?;
+    let git = folder.join(".git");
+    for place in [folder.join("tasks"), git.clone(), git.join("refs/heads")] {
+        if place.is_dir() {
+            watcher.watch(&place, RecursiveMode::NonRecursive).map_err(words)?;
+        }
+    }
+    let below = folders_below(&folder.join("tasks"));
+    if below.len() > FOLDERS {
+        return Err(format!("{} task folders are more than are watched", below.len()));
+    }
+    for place in below {
+        watcher.watch(&place, RecursiveMode::NonRecursive).map_err(words)?;
+    }
+    Ok(watcher)
+}
+
+fn add_folders(watcher: &mut notify::RecommendedWatcher, tasks: &Path) {
+    for place in folders_below(tasks).into_iter().take(FOLDERS) {
+        // Watching a folder twice is no second watch; one that cannot be had is covered by the poll.
+        let _ = watcher.watch(&place, RecursiveMode::NonRecursive);
+    }
+}
+
+/// All folders below, links not followed.
+fn folders_below(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![root.to_owned()];
+    while let Some(folder) = open.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|t| t.is_dir()) {
+                open.push(entry.path());
+                found.push(entry.path());
+            }
+        }
+        if found.len() > FOLDERS * 2 {
+            return found;
+        }
+    }
+    found
+}
+
+/// Signals as events: TERM leaves agents running, INT (in the foreground) stops them, HUP reads the configuration afresh.
+pub fn signals(shared: &Arc<Shared>, foreground: bool, reload: mpsc::UnboundedSender<()>) -> std::io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let shared = shared.clone();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            match signal {
+                SIGHUP => drop(reload.send(())),
+                SIGINT => shared.send(Event::Terminate { stop_agents: foreground }),
+                _ => shared.send(Event::Terminate { stop_agents: false }),
+            }
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,486 @@
+//! The one writer of a project's state repo. Asks queue up here; what waits together goes out together: claims in one push,
+//! records, edits and boards in one commit. After each change, and when the folder or the remote may have changed, the
+//! wishes are read and the person's folder is brought up.
+
+use super::project::ProjectCtx;
+use super::records;
+use super::wishes::WishReader;
+use crate::decide::ask::Record;
+use crate::decide::event::{Answer, RequestId, SideAnswer, WishEdit};
+use crate::decide::Event;
+use crate::domain::lease::{CLAIM_REFS, Claim, Held, claim_ref};
+use crate::domain::{Epoch, Oid, TaskId, TaskPath};
+use crate::git::claim_ref::{CLAIM_VERSION, ClaimAnswer, ClaimMove, MoveAnswer};
+use crate::git::folder::Imported;
+use crate::git::state_absorb::Peer;
+use crate::git::state_commit::Change;
+use crate::git::state_publish::{Batch, Op, OpResult, Pending, PublishOutcome};
+use crate::text::board_file::Row;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// A record that nobody waits for is tried again after this long.
+const LATER: Duration = Duration::from_secs(15);
+
+/// What the worker is asked to do.
+pub enum StateOp {
+    Claim { task: TaskId, epoch: Epoch },
+    /// Record and, when `conclude`, give the claim back with it.
+    Record { task: TaskId, epoch: Epoch, record: Box<Record>, conclude: bool },
+    Edit { epoch: Epoch, id: RequestId, path: TaskPath, edit: WishEdit, retry: u32 },
+    Boards { epoch: Epoch, boards: Vec<(Option<TaskPath>, Vec<Row>)> },
+    /// Look at the person's folder and at our own clone; `whole` rereads every wish.
+    Look { whole: bool },
+    /// Ask the remote for what is new.
+    Fetch,
+}
+
+pub struct StateWorker {
+    ctx: Arc<ProjectCtx>,
+    events: mpsc::UnboundedSender<Event>,
+    daemon: String,
+    owner: String,
+    reader: WishReader,
+    /// What the last look at the folder left alone, so that it is said once.
+    left_alone: Option<String>,
+    /// The last trouble with the remote, said once.
+    trouble: Option<String>,
+}
+
+impl StateWorker {
+    pub fn new(ctx: Arc<ProjectCtx>, events: mpsc::UnboundedSender<Event>, daemon: String, owner: String) -> Self {
+        Self { ctx, events, daemon, owner, reader: WishReader::default(), left_alone: None, trouble: None }
+    }
+
+    /// Serves until the channel closes.
+    pub async fn run(mut self, mut ops: mpsc::UnboundedReceiver<StateOp>) {
+        while let Some(first) = ops.recv().await {
+            let mut batch = vec![first];
+            while let Ok(more) = ops.try_recv() {
+                batch.push(more);
+            }
+            self.serve(batch).await;
+        }
+    }
+
+    /// Does a batch in its order, as few exchanges as that allows.
+    async fn serve(&mut self, batch: Vec<StateOp>) {
+        let mut claims = Vec::new();
+        let mut writes = Vec::new();
+        let mut look = None;
+        for op in batch {
+            match op {
+                StateOp::Claim { task, epoch } => {
+                    // What was to be written before this claim is written before it.
+                    self.write(std::mem::take(&mut writes)).await;
+                    claims.push((task, epoch));
+                }
+                StateOp::Look { whole } => look = Some(look.unwrap_or(false) || whole),
+                StateOp::Fetch => {
+                    self.fetch().await;
+                    look.get_or_insert(false);
+                }
+                write => {
+                    self.claim(std::mem::take(&mut claims)).await;
+                    writes.push(write);
+                }
+            }
+        }
+        self.claim(claims).await;
+        let wrote = !writes.is_empty();
+        self.write(writes).await;
+        if wrote || look.is_some() {
+            self.look(look.unwrap_or(false)).await;
+        }
+    }
+
+    async fn claim(&mut self, tasks: Vec<(TaskId, Epoch)>) {
+        if tasks.is_empty() {
+            return;
+        }
+        let by = self.ctx.identity();
+        let claims: Vec<Claim> = tasks.iter().map(|(task, epoch)| self.new_claim(task, *epoch)).collect();
+        let tip = super::project::tip(&self.ctx.state);
+        let state = self.ctx.state.clone();
+        let concluded = |path: &TaskPath| records::concluded_nonce(&state, tip.as_ref()?, path);
+        let answers = match self.ctx.state.claim(&claims, &by, concluded).await {
+            Ok(answers) => answers,
+            Err(e) => vec![],
+        };
+        for (i, (task, epoch)) in tasks.into_iter().enumerate() {
+            let answer = match answers.get(i).cloned() {
+                None => Answer::ClaimUnknown { why: "the state repo could not be written".into() },
+                Some(ClaimAnswer::Won(held)) => Answer::ClaimWon { held },
+                Some(ClaimAnswer::Lost { by: Some(other) }) if other.daemon == self.daemon => {
+                    self.reclaim(&claims[i]).await
+                }
+                Some(ClaimAnswer::Lost { by: other }) => {
+                    Answer::ClaimLost { by: other.map_or_else(|| "somebody".into(), |c| c.owner) }
+                }
+                Some(ClaimAnswer::Unknown(trouble) | ClaimAnswer::Refused(trouble)) => {
+                    self.note_trouble(&trouble.text);
+                    Answer::ClaimUnknown { why: first_line(&trouble.text) }
+                }
+            };
+            self.answer(task, epoch, answer);
+        }
+    }
+
+    /// The claim is ours from before a crash: it is moved to the new one, by compare-and-swap.
+    async fn reclaim(&self, claim: &Claim) -> Answer {
+        let by = self.ctx.identity();
+        let unknown = |why: String| Answer::ClaimUnknown { why };
+        let old = match self.seen(&claim.task).await {
+            Ok(old) => old,
+            Err(why) => return unknown(why),
+        };
+        let to = ClaimMove { task: claim.task.clone(), old, to: Some(claim.clone()) };
+        match self.ctx.state.move_claims(&[to], &by).await.map(|mut a| a.pop()) {
+            Ok(Some(MoveAnswer::Moved(held))) => Answer::ClaimWon { held },
+            Ok(Some(MoveAnswer::Lost { by })) => Answer::ClaimLost { by: by.map_or_else(|| "somebody".into(), |c| c.owner) },
+            Ok(Some(MoveAnswer::Unknown(t) | MoveAnswer::Refused(t))) => unknown(first_line(&t.text)),
+            Ok(Some(MoveAnswer::Released) | None) => unknown("the claim could not be moved".into()),
+            Err(e) => unknown(super::chain(&e)),
+        }
+    }
+
+    /// The commit that a task's claim ref points to at the authority, as far as it was seen.
+    async fn seen(&self, task: &TaskPath) -> Result<Option<Oid>, String> {
+        let name = claim_ref(task);
+        match self.ctx.state.list().await {
+            Ok(Ok(seen)) => Ok(seen.into_iter().find(|s| s.name == name).map(|s| s.commit)),
+            Ok(Err(trouble)) => Err(first_line(&trouble.text)),
+            Err(e) => Err(super::chain(&e)),
+        }
+    }
+
+    fn new_claim(&self, task: &TaskId, epoch: Epoch) -> Claim {
+        Claim {
+            version: CLAIM_VERSION,
+            task: task.path.clone(),
+            epoch,
+            // The same ask has the same nonce, so that an answer that was lost is found again; no other ask has it.
+            nonce: records::nonce(&self.daemon, task, epoch),
+            owner: self.owner.clone(),
+            daemon: self.daemon.clone(),
+            expires: None,
+        }
+    }
+
+    /// One commit, one push for all writes that wait.
+    async fn write(&mut self, writes: Vec<StateOp>) {
+        if writes.is_empty() {
+            return;
+        }
+        let mut ops = Vec::new();
+        for write in &writes {
+            let claim = match write {
+                StateOp::Record { task, record, conclude: true, .. } => self.release_of(task, record.held.as_ref()).await,
+                _ => None,
+            };
+            ops.push(Op { claim });
+        }
+        let mut pending = Pending::default();
+        let mut answers: Vec<Result<OpResult, String>> = Vec::new();
+        let mut refused: Vec<(usize, String)> = Vec::new();
+        for _ in 0..3 {
+            let state = self.ctx.state.clone();
+            let (daemon, owner) = (self.daemon.clone(), self.owner.clone());
+            refused.clear();
+            let refusals = &mut refused;
+            let by = self.ctx.identity();
+            let build = |tip: Option<&Oid>, live: &[usize]| {
+                refusals.clear();
+                Ok(build(&state, &daemon, &owner, tip, live, &writes, refusals))
+            };
+            let outcome = self.ctx.state.publish(&ops, &by, pending, build).await;
+            (pending, answers) = match outcome {
+                Ok(PublishOutcome::Published(done)) => {
+                    self.trouble = None;
+                    break answers = done.ops.into_iter().map(Ok).collect();
+                }
+                Ok(PublishOutcome::Unknown(trouble, pending)) => {
+                    self.note_trouble(&trouble.text);
+                    (pending, vec![Err(first_line(&trouble.text)); writes.len()])
+                }
+                Ok(PublishOutcome::Failed(trouble)) => {
+                    self.note_trouble(&trouble.text);
+                    break answers = vec![Err(first_line(&trouble.text)); writes.len()];
+                }
+                Ok(PublishOutcome::GaveUp { pushes }) => {
+                    break answers = vec![Err(format!("others were faster {pushes} times")); writes.len()];
+                }
+                Err(e) => break answers = vec![Err(super::chain(&e)); writes.len()],
+            };
+        }
+        for (i, write) in writes.into_iter().enumerate() {
+            let answer = answers.get(i).cloned().unwrap_or_else(|| Err("no answer".into()));
+            let refusal = refused.iter().find(|(n, _)| *n == i).map(|(_, why)| why.clone());
+            self.written(write, answer, refusal);
+        }
+    }
+
+    /// The claim that a conclusion gives back: the one that is held, or one of ours that a lost answer left behind.
+    async fn release_of(&self, task: &TaskId, held: Option<&Held>) -> Option<ClaimMove> {
+        let old = match held {
+            Some(held) => held.commit.clone(),
+            None => {
+                let seen = self.ctx.state.list().await.ok()?.ok()?;
+                let name = claim_ref(&task.path);
+                let mine = |c: &Claim| c.daemon == self.daemon;
+                seen.into_iter().find(|s| s.name == name && s.claim.as_ref().is_ok_and(mine))?.commit
+            }
+        };
+        Some(ClaimMove { task: task.path.clone(), old: Some(old), to: None })
+    }
+
+    fn written(&self, write: StateOp, answer: Result<OpResult, String>, refusal: Option<String>) {
+        match write {
+            StateOp::Record { task, epoch, record: _, conclude: true } => {
+                let answer = match answer {
+                    Ok(OpResult::Done(_)) => Answer::Concluded,
+                    Ok(OpResult::ClaimLost { .. }) => Answer::ClaimGone,
+                    Err(why) => Answer::Failed { why },
+                };
+                self.answer(task, epoch, answer);
+            }
+            StateOp::Record { task, epoch, record, conclude: false } => match answer {
+                Ok(_) => self.answer(task, epoch, Answer::Published),
+                Err(_) => {
+                    // Nobody waits for it: it goes along with a later one.
+                    let ops = self.ctx.ops.clone();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(LATER).await;
+                        let _ = ops.send(StateOp::Record { task, epoch, record, conclude: false });
+                    });
+                }
+            },
+            StateOp::Edit { epoch, id, .. } => {
+                let answer = match (answer, refusal) {
+                    (_, Some(why)) | (Err(why), None) => SideAnswer::EditRefused { id, why },
+                    (Ok(_), None) => SideAnswer::Edited { id },
+                };
+                self.side(epoch, answer);
+            }
+            StateOp::Boards { epoch, .. } => self.side(epoch, match answer {
+                Ok(_) => SideAnswer::BoardPublished,
+                Err(why) => SideAnswer::Failed { why },
+            }),
+            StateOp::Claim { .. } | StateOp::Look { .. } | StateOp::Fetch => {}
+        }
+    }
+
+    async fn fetch(&mut self) {
+        if self.ctx.state.remote().is_none() {
+            return;
+        }
+        match self.ctx.state.fetch().await {
+            Ok(Ok(fetched)) => {
+                self.trouble = None;
+                if let Some(main) = fetched.main {
+                    self.take_in(&main, Peer::Authority).await;
+                }
+            }
+            Ok(Err(trouble)) => self.note_trouble(&trouble.text),
+            Err(e) => self.note_trouble(&super::chain(&e)),
+        }
+    }
+
+    async fn take_in(&self, theirs: &Oid, peer: Peer) -> bool {
+        let by = self.ctx.identity();
+        match self.ctx.state.take_in(theirs, peer, &by).await {
+            Ok(absorbed) => {
+                for kept in &absorbed.kept {
+                    let (path, beside) = (crate::domain::safe::bytes(&kept.path), crate::domain::safe::bytes(&kept.beside));
+                    tracing::warn!(project = %self.ctx.id, "{path} was changed on both sides; one version is in {beside}");
+                }
+                true
+            }
+            Err(e) => {
+                tracing::error!(project = %self.ctx.id, "a peer's commits could not be taken in: {}", super::chain(&e));
+                false
+            }
+        }
+    }
+
+    /// Takes in what the person's folder has, reads the wishes, and brings the folder up.
+    async fn look(&mut self, whole: bool) {
+        let imported = self.take_in_folder().await;
+        let ctx = self.ctx.clone();
+        match self.reader.read(&ctx.state, whole) {
+            Ok(Some(news)) => {
+                let _ = self.events.send(Event::Wishes { project: ctx.id.clone(), news });
+            }
+            Ok(None) => {}
+            Err(e) => tracing::error!(project = %ctx.id, "the state repo could not be read: {}", super::chain(&e)),
+        }
+        self.bring_up(&imported).await;
+    }
+
+    /// Commits and uncommitted task files of the person's folder go into our clone, and from there to the authority.
+    async fn take_in_folder(&mut self) -> Vec<Imported> {
+        let ctx = self.ctx.clone();
+        let Some(folder) = &ctx.folder else { return vec![] };
+        let tip = super::project::tip(&ctx.state);
+        match folder.status(tip.as_ref()) {
+            Ok(status) if status.busy.is_none() && status.branch.as_deref() == Some("refs/heads/main") => {
+                let known = match (&status.head, &tip) {
+                    (Some(head), Some(tip)) => ctx.state.is_ancestor(head, tip).unwrap_or(false),
+                    (None, _) => true,
+                    (Some(_), None) => false,
+                };
+                if !known {
+                    if let Ok(theirs) = ctx.state.fetch_folder(folder.path(), "refs/heads/main").await {
+                        self.take_in(&theirs, Peer::Folder).await;
+                        self.push_taken_in().await;
+                    }
+                }
+            }
+            Ok(_) => {}
+            Err(e) => tracing::warn!(project = %ctx.id, "the state folder could not be looked at: {}", super::chain(&e)),
+        }
+        self.import_edits().await
+    }
+
+    /// What was taken in goes to the remote, if there is one.
+    async fn push_taken_in(&mut self) {
+        if self.ctx.state.remote().is_none() {
+            return;
+        }
+        let by = self.ctx.identity();
+        let build = |_: Option<&Oid>, _: &[usize]| Ok(Batch::default());
+        if let Ok(PublishOutcome::Failed(trouble) | PublishOutcome::Unknown(trouble, _)) =
+            self.ctx.state.publish(&[], &by, Pending::default(), build).await
+        {
+            self.note_trouble(&trouble.text);
+        }
+    }
+
+    /// Valid task files that are saved in the folder and not committed there.
+    async fn import_edits(&mut self) -> Vec<Imported> {
+        let ctx = self.ctx.clone();
+        let Some(folder) = &ctx.folder else { return vec![] };
+        let scan = match folder.scan_wishes(None) {
+            Ok(scan) => scan,
+            Err(e) => {
+                tracing::warn!(project = %ctx.id, "the state folder could not be read: {}", super::chain(&e));
+                return vec![];
+            }
+        };
+        let tip = super::project::tip(&ctx.state);
+        let mut imported = Vec::new();
+        let mut changes = Vec::new();
+        let mut names = Vec::new();
+        self.reader.folder_invalid.clear();
+        for (path, why) in &scan.skipped {
+            self.reader.refuse_folder_file(path, why);
+        }
+        for edit in scan.edits {
+            match self.reader.judge(&edit.path, &edit.bytes) {
+                Ok(task) => {
+                    let same = tip.as_ref().is_some_and(|tip| records::has(&ctx.state, tip, &edit.path, &edit.bytes));
+                    if !same {
+                        changes.push(Change::write(edit.path.clone(), edit.bytes));
+                        names.push(task.to_string());
+                    }
+                    imported.push(Imported { path: edit.path, blob: edit.blob });
+                }
+                Err(()) => {}
+            }
+        }
+        if !changes.is_empty() {
+            let by = ctx.identity();
+            let message = format!("Take in {} as saved in the folder", names.join(", "));
+            let build = |_: Option<&Oid>, _: &[usize]| Ok(Batch { changes: changes.clone(), message: message.clone() });
+            match ctx.state.publish(&[], &by, Pending::default(), build).await {
+                Ok(PublishOutcome::Published(_)) => {}
+                Ok(PublishOutcome::Failed(trouble) | PublishOutcome::Unknown(trouble, _)) => self.note_trouble(&trouble.text),
+                Ok(PublishOutcome::GaveUp { .. }) => {}
+                Err(e) => tracing::error!(project = %ctx.id, "task files could not be taken in: {}", super::chain(&e)),
+            }
+        }
+        imported
+    }
+
+    async fn bring_up(&mut self, imported: &[Imported]) {
+        let ctx = self.ctx.clone();
+        let (Some(folder), Some(tip)) = (&ctx.folder, super::project::tip(&ctx.state)) else { return };
+        let said = match folder.bring_up(&ctx.state, &tip, imported).await {
+            Ok(crate::git::folder::BroughtUp::LeftAlone(why)) => Some(format!("{why:?}")),
+            Ok(_) => None,
+            Err(e) => Some(super::chain(&e)),
+        };
+        if said != self.left_alone {
+            if let Some(why) = &said {
+                tracing::warn!(project = %ctx.id, "the state folder is left as it is for now: {}", crate::domain::safe::line(why));
+            }
+            self.left_alone = said;
+        }
+    }
+
+    fn note_trouble(&mut self, text: &str) {
+        let text = first_line(text);
+        if self.trouble.as_ref() != Some(&text) {
+            tracing::warn!(project = %self.ctx.id, "the state remote: {}", crate::domain::safe::line(&text));
+            self.trouble = Some(text);
+        }
+    }
+
+    fn answer(&self, task: TaskId, epoch: Epoch, answer: Answer) {
+        let _ = self.events.send(Event::Answer { task, epoch, answer });
+    }
+
+    fn side(&self, epoch: Epoch, answer: SideAnswer) {
+        let _ = self.events.send(Event::Side { project: self.ctx.id.clone(), epoch, answer });
+    }
+}
+
+/// The changes that the writes `live` make on `tip`.
+fn build(
+    state: &crate::git::state_repo::StateRepo,
+    daemon: &str,
+    owner: &str,
+    tip: Option<&Oid>,
+    live: &[usize],
+    writes: &[StateOp],
+    refusals: &mut Vec<(usize, String)>,
+) -> Batch {
+    let mut batch = Batch::default();
+    let mut lines = Vec::new();
+    for i in live {
+        match &writes[*i] {
+            StateOp::Record { task, epoch, record, .. } => {
+                let nonce = record.held.as_ref().map(|h| h.nonce.as_str());
+                batch.changes.extend(records::changes(state, tip, task, *epoch, record, owner, nonce));
+                lines.push(format!("Overnight-Transition: {} {}@{} {daemon}", record.status, task.path, epoch));
+            }
+            StateOp::Edit { path, edit, retry, .. } => match records::edit(state, tip, path, edit, *retry) {
+                Ok(Some(change)) => {
+                    batch.changes.push(change);
+                    lines.push(format!("Overnight-Edit: {} {path}", records::edit_word(edit)));
+                }
+                Ok(None) => {}
+                Err(why) => refusals.push((*i, why)),
+            },
+            StateOp::Boards { boards, .. } => batch.changes.extend(records::boards(boards)),
+            StateOp::Claim { .. } | StateOp::Look { .. } | StateOp::Fetch => {}
+        }
+    }
+    let subject = match lines.as_slice() {
+        [] => "Render the boards".to_owned(),
+        [one] => one.split_once(": ").map_or(one.as_str(), |(_, rest)| rest).rsplit_once(' ').map_or_else(|| one.clone(), |(a, _)| a.to_owned()),
+        many => format!("{} transitions", many.len()),
+    };
+    batch.message = if lines.is_empty() { subject } else { format!("{subject}\n\n{}\n", lines.join("\n")) };
+    batch
+}
+
+fn first_line(text: &str) -> String {
+    let mut line = text.lines().find(|l| !l.trim().is_empty()).unwrap_or("no answer").trim().to_owned();
+    line.truncate(line.char_indices().nth(300).map_or(line.len(), |(i, _)| i));
+    line
+}
+
+/// Used by tests of this file's neighbours: where claims live.
+pub const CLAIMS: &str = CLAIM_REFS;

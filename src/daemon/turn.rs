@@ -1,0 +1,556 @@
+//! The loop. One turn: take the events at hand, turn the board, settle it, save what changed, and only then hand out what
+//! it asks. A save that fails rolls everything back; the events stay, requests are still answered from memory, and the save
+//! is tried again.
+
+use super::hands::{self, Order};
+use super::project::{ProjectCtx, lock};
+use super::socket::Incoming;
+use super::state_worker::{StateOp, StateWorker};
+use super::{How, Shared, chain, lock as locks, registry, socket, sources, views};
+use crate::config::Places;
+use crate::decide::ask::{Ask, ProjectAsk, Reply as Judged};
+use crate::decide::board::{JournalLine, Mode};
+use crate::decide::event::{Request as Asked, RequestId, Started, WishEdit};
+use crate::decide::{Board, Event, publish};
+use crate::domain::{ProjectId, RunId};
+use crate::process::{Runs, State};
+use crate::protocol::reply::{ErrorKind, Failure};
+use crate::protocol::view::EventLine;
+use crate::protocol::{Reply, Request};
+use crate::store::Store;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, watch};
+
+/// Exit codes of a daemon that could not start, told apart for service managers.
+const EXIT_USAGE: u8 = 2;
+const EXIT_RUNNING: u8 = 4;
+const EXIT_DATA: u8 = 12;
+const EXIT_OTHER: u8 = 10;
+
+/// Events of one turn at most.
+const BATCH: usize = 512;
+/// Agents at once over all projects.
+const SLOTS: u32 = 16;
+/// Between two looks of a remote for new work.
+const REMOTE_PACE: Duration = Duration::from_secs(10);
+/// What hands may still take to finish when the daemon ends.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// Somebody who follows the journal.
+struct Follower {
+    project: Option<ProjectId>,
+    path: Option<crate::domain::TaskPath>,
+    replies: mpsc::Sender<Reply>,
+}
+
+pub(super) struct Ring {
+    pub board: Board,
+    pub shared: Arc<Shared>,
+    events: mpsc::UnboundedReceiver<Event>,
+    order: Order,
+    waiting: BTreeMap<RequestId, mpsc::Sender<Reply>>,
+    next: u64,
+    followers: Vec<Follower>,
+    /// Events of turns that could not be saved.
+    backlog: Vec<Event>,
+    pub alarms: BTreeMap<&'static str, String>,
+    pub watched: BTreeMap<ProjectId, bool>,
+    printer: Option<super::logs::Printer>,
+    exit: bool,
+}
+
+/// A daemon could not be started.
+pub(super) struct StartError {
+    pub message: String,
+    pub code: u8,
+}
+
+fn fail(code: u8, message: impl Into<String>) -> StartError {
+    StartError { message: message.into(), code }
+}
+
+/// Runs the daemon until it ends.
+pub(super) fn run(places: &Places, how: &How) -> ExitCode {
+    match start(places, how) {
+        Ok(code) => code,
+        Err(e) => {
+            tracing::error!("{}", e.message);
+            eprintln!("overnight: {}", crate::domain::safe::line(&e.message));
+            ExitCode::from(e.code)
+        }
+    }
+}
+
+fn start(places: &Places, how: &How) -> Result<ExitCode, StartError> {
+    places.prepare().map_err(|e| fail(EXIT_USAGE, chain(&e)))?;
+    let _log = super::logs::init(places, how).map_err(|e| fail(EXIT_OTHER, e))?;
+    let what = if *how == How::Background { "the daemon" } else { "overnight run" };
+    let ours = locks::take_within(&places.lock(), what, locks::PATIENCE).map_err(|e| {
+        let code = if matches!(e, locks::LockError::Held { .. }) { EXIT_RUNNING } else { EXIT_OTHER };
+        fail(code, chain(&e))
+    })?;
+    let listener = socket::bind(&places.socket(), &ours).map_err(|e| fail(EXIT_USAGE, chain(&e)))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|e| fail(EXIT_OTHER, format!("the runtime could not be started: {e}")))?;
+    let code = runtime.block_on(async {
+        let mut ring = Ring::open(places).await?;
+        ring.printer = super::logs::Printer::of(how);
+        let (calls, incoming) = mpsc::channel(256);
+        let server = tokio::spawn(socket::serve(listener, calls));
+        ring.begin(how).await?;
+        let code = ring.turn_until_exit(incoming, how).await;
+        server.abort();
+        ring.close().await;
+        Ok(code)
+    });
+    let _ = std::fs::remove_file(places.socket());
+    runtime.shutdown_timeout(LEAVE);
+    drop(ours);
+    code
+}
+
+impl Ring {
+    /// Opens the data folder. The caller holds the lock.
+    pub async fn open(places: &Places) -> Result<Self, StartError> {
+        let store = open_store(places).await?;
+        let binary = crate::process::own_binary().map_err(|e| fail(EXIT_OTHER, format!("own binary: {e}")))?;
+        let runs = Runs::open(&places.runs(), binary).map_err(|e| fail(EXIT_OTHER, chain(&e)))?;
+        let saved = store.load().await.map_err(|e| fail(EXIT_DATA, chain(&e)))?;
+        for row in &saved.unreadable {
+            tracing::error!("a saved row cannot be read and is left alone: {}", crate::domain::safe::line(row));
+        }
+        let board = Board::load(saved.tasks, saved.ended, saved.projects, saved.paused, saved.night);
+        let (sender, events) = mpsc::unbounded_channel();
+        let shared = Shared {
+            places: places.clone(),
+            runs,
+            store: Arc::new(store),
+            events: sender,
+            projects: RwLock::default(),
+            background: Mutex::default(),
+            followed: Mutex::default(),
+            env: crate::config::environment(),
+            is_root: nix::unistd::geteuid().is_root(),
+            id: own_id(places).map_err(|e| fail(EXIT_OTHER, e))?,
+            owner: crate::host::owner(),
+            closed: watch::channel(false).0,
+            night: Mutex::new(board.night.as_ref().map(|n| n.number)),
+        };
+        Ok(Self {
+            board,
+            shared: Arc::new(shared),
+            events,
+            order: Order::default(),
+            waiting: BTreeMap::new(),
+            next: 0,
+            followers: Vec::new(),
+            backlog: Vec::new(),
+            alarms: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            printer: None,
+            exit: false,
+        })
+    }
+
+    /// Looks around, then lets the board begin: inventory, adoption, and only then anything new.
+    async fn begin(&mut self, _how: &How) -> Result<(), StartError> {
+        let boot = crate::host::clock::boot_id().unwrap_or_default();
+        let runs = self.shared.runs.clone();
+        let inventory = tokio::task::spawn_blocking(move || runs.inventory()).await;
+        let inventory = inventory
+            .map_err(|e| fail(EXIT_OTHER, format!("the runs could not be looked at: {e}")))?
+            .map_err(|e| fail(EXIT_OTHER, chain(&e)))?;
+        let open: Vec<RunId> = inventory
+            .into_iter()
+            .filter(|f| matches!(f.state, State::Live | State::NeverStarted))
+            .map(|f| f.run)
+            .collect();
+        self.open_projects().await;
+        let saved = self.shared.store.load().await.map_err(|e| fail(EXIT_DATA, chain(&e)))?.boot_id;
+        let same_boot = saved.as_deref() == Some(boot.as_str());
+        let started = Started { same_boot, only_serve: false, runs: open, slots: SLOTS };
+        self.process(vec![Event::Started(started)]).await;
+        if !same_boot {
+            if let Err(e) = self.shared.store.save_boot(&boot, &self.board).await {
+                return Err(fail(EXIT_DATA, chain(&e)));
+            }
+        }
+        self.configure();
+        for ctx in self.shared.all_projects() {
+            let watched = sources::watch(&self.shared, &ctx);
+            self.watched.insert(ctx.id.clone(), watched);
+            sources::poll_remote(&self.shared, &ctx, REMOTE_PACE);
+            let _ = ctx.ops.send(StateOp::Fetch);
+            let _ = ctx.ops.send(StateOp::Look { whole: true });
+        }
+        tracing::info!(projects = self.shared.all_projects().len(), "overnight {} is up", env!("CARGO_PKG_VERSION"));
+        Ok(())
+    }
+
+    /// Opens projects that are registered and not open yet. One that cannot be opened is an alarm, not an end.
+    pub async fn open_projects(&mut self) {
+        let list = match registry(&self.shared.places).list() {
+            Ok(list) => list,
+            Err(e) => {
+                self.alarms.insert("projects", chain(&e));
+                return;
+            }
+        };
+        for entry in list {
+            if self.shared.project(&entry.id).is_some() {
+                continue;
+            }
+            match ProjectCtx::open(&self.shared.places, &entry).await {
+                Ok((ctx, ops)) => {
+                    let ctx = Arc::new(ctx);
+                    if let Err(e) = ctx.load_policy(&self.shared.places) {
+                        tracing::error!(project = %ctx.id, "{}", chain(&e));
+                    }
+                    let worker = StateWorker::new(
+                        ctx.clone(),
+                        self.shared.events.clone(),
+                        self.shared.id.clone(),
+                        self.shared.owner.clone(),
+                    );
+                    tokio::spawn(worker.run(ops));
+                    self.shared.put_project(ctx);
+                }
+                Err(e) => {
+                    tracing::error!(project = %entry.id, "it cannot be opened: {}", chain(&e));
+                    self.alarms.insert("project", format!("project {} cannot be opened: {}", entry.id, chain(&e)));
+                }
+            }
+        }
+    }
+
+    /// Tells the board each project's approved configuration.
+    pub fn configure(&mut self) {
+        for ctx in self.shared.all_projects() {
+            match ctx.load_policy(&self.shared.places) {
+                Ok(Some(policy)) => {
+                    self.shared.send(Event::Configured { project: ctx.id.clone(), policy: Box::new(policy) });
+                }
+                Ok(None) => tracing::warn!(project = %ctx.id, "no approved configuration: nothing is started"),
+                Err(e) => tracing::error!(project = %ctx.id, "{}", chain(&e)),
+            }
+            self.say_unapproved(&ctx);
+        }
+    }
+
+    /// A file that differs from its approved copy is said, and does not run.
+    fn say_unapproved(&mut self, ctx: &ProjectCtx) {
+        let Ok(bytes) = std::fs::read(ctx.code.join(crate::config::FILE)) else { return };
+        let approvals = crate::config::Approvals::new(self.shared.places.data.clone());
+        let differs = !matches!(approvals.status(&ctx.id, &bytes), Ok(crate::config::approve::Status::Same));
+        self.alarms.remove("configuration");
+        if let Err(e) = crate::config::parse(&ctx.code.join(crate::config::FILE), &bytes) {
+            self.alarms.insert("configuration", format!("overnight.toml is not valid, the last approved one stays: {e}"));
+        } else if differs {
+            let text = "overnight.toml was changed and not approved; the last approved copy runs (`overnight config approve`)";
+            tracing::warn!(project = %ctx.id, "{text}");
+            self.alarms.insert("configuration", text.to_owned());
+        }
+    }
+
+    async fn turn_until_exit(&mut self, mut incoming: mpsc::Receiver<Incoming>, how: &How) -> ExitCode {
+        let (reload, mut reloads) = mpsc::unbounded_channel();
+        if let Err(e) = sources::signals(&self.shared, *how != How::Background, reload) {
+            tracing::error!("signals cannot be taken: {e}");
+        }
+        let until_idle = matches!(how, How::Foreground { until_idle: true, .. });
+        while !self.exit {
+            let wake = self.wake();
+            tokio::select! {
+                biased;
+                Some(call) = incoming.recv() => self.call(call).await,
+                Some(()) = reloads.recv() => self.reload().await,
+                event = self.events.recv(), if self.backlog.is_empty() => {
+                    let Some(event) = event else { break };
+                    let batch = self.gather(event);
+                    self.process(batch).await;
+                }
+                () = tokio::time::sleep(wake) => {
+                    let batch = match std::mem::take(&mut self.backlog) {
+                        backlog if backlog.is_empty() => vec![Event::Wake],
+                        backlog => backlog,
+                    };
+                    self.process(batch).await;
+                }
+            }
+            if until_idle && self.backlog.is_empty() && self.events.is_empty() && self.is_done() {
+                self.process(vec![Event::Terminate { stop_agents: false }]).await;
+            }
+        }
+        self.exit_code(how)
+    }
+
+    /// Everything that waits already, in one turn.
+    fn gather(&mut self, first: Event) -> Vec<Event> {
+        let mut batch = vec![first];
+        while batch.len() < BATCH {
+            match self.events.try_recv() {
+                Ok(event) => batch.push(event),
+                Err(_) => break,
+            }
+        }
+        batch
+    }
+
+    fn wake(&self) -> Duration {
+        if !self.backlog.is_empty() {
+            return Duration::from_millis(500);
+        }
+        let now = crate::host::clock::now();
+        // Without anything due there is nothing to wake for; a day is for ever.
+        self.board.next_wake(now).map_or(Duration::from_secs(86_400), |at| at.since(now.mono))
+    }
+
+    /// Idle, and everything that people should see is out.
+    fn is_done(&self) -> bool {
+        let now = crate::host::clock::now();
+        let all_read = self.shared.all_projects().iter().all(|c| self.board.projects.get(&c.id).is_some_and(|p| p.read));
+        let quiet = self.board.projects.values().all(|p| p.board_due.is_none() && p.board_busy.is_none());
+        all_read && publish::is_idle(&self.board, now) && (quiet || self.board.tasks.is_empty() || self.board.night.is_none())
+    }
+
+    fn exit_code(&self, how: &How) -> ExitCode {
+        let How::Foreground { until_idle: true, project, .. } = how else { return ExitCode::SUCCESS };
+        let mine = |id: &ProjectId| project.as_ref().is_none_or(|p| p == id);
+        let night = self.board.night.as_ref().map(|n| n.started);
+        let open = self.board.tasks.iter().any(|(id, t)| {
+            mine(&id.project) && t.wish.status == crate::domain::task::WishStatus::Queued && t.wish.wish.is_none()
+        });
+        let failed = self.board.failed_since(night).iter().any(|id| mine(&id.project));
+        if open || failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
+    }
+
+    /// One turn over a batch of events.
+    pub async fn process(&mut self, batch: Vec<Event>) {
+        let now = crate::host::clock::now();
+        for event in &batch {
+            self.board.turn(event.clone(), now);
+        }
+        self.board.settle(now);
+        let changes = self.board.changes();
+        let journal = self.board.journal();
+        let night = self.board.night.as_ref().map(|n| n.number);
+        let seqs = if changes.is_empty() && journal.is_empty() {
+            Ok(0..0)
+        } else {
+            self.shared.store.save(&changes, journal, night, now.wall).await
+        };
+        match seqs {
+            Ok(seqs) => {
+                self.board.saved();
+                self.alarms.remove("database");
+                *lock(&self.shared.night) = night;
+                let journal = self.board.take_journal();
+                self.tell(journal, seqs.start);
+                for ask in self.board.take_asks() {
+                    self.hand_out(ask).await;
+                }
+            }
+            Err(e) => {
+                // As if the turn had not been: nothing is handed out, the events stay for the next try.
+                self.board.roll_back();
+                let text = chain(&e);
+                if self.alarms.insert("database", text.clone()).as_ref() != Some(&text) {
+                    tracing::error!("the board cannot be saved, nothing new is started until it can: {text}");
+                }
+                self.backlog = batch.into_iter().filter(|e| *e != Event::Wake).collect();
+                if self.backlog.is_empty() {
+                    self.backlog.push(Event::Wake);
+                }
+            }
+        }
+    }
+
+    async fn hand_out(&mut self, ask: Ask) {
+        match ask {
+            Ask::Reply { id, reply } => {
+                if let Some(replies) = self.waiting.remove(&id) {
+                    let _ = replies.try_send(judged(reply));
+                }
+            }
+            Ask::Exit => self.exit = true,
+            Ask::Project { project, epoch, what: ProjectAsk::PublishBoard } => {
+                let Some(ctx) = self.shared.project(&project) else { return };
+                let boards = views::boards(&self.board, &self.shared, &project).await;
+                let _ = ctx.ops.send(StateOp::Boards { epoch, boards });
+            }
+            other => hands::dispatch(&self.shared, &mut self.order, other),
+        }
+    }
+
+    /// Journal lines go to the log, to the terminal of a foreground run, and to whoever follows.
+    fn tell(&mut self, journal: Vec<JournalLine>, first: u64) {
+        for (seq, line) in (first..).zip(journal) {
+            let task = line.task.as_ref().map(ToString::to_string).unwrap_or_default();
+            let project = line.project.as_ref().map(ToString::to_string).unwrap_or_default();
+            let text = crate::domain::safe::line(&line.text);
+            tracing::info!(seq, project, task, epoch = line.epoch.0, kind = line.kind, "{text}");
+            if let Some(printer) = &mut self.printer {
+                printer.line(&self.board, &line);
+            }
+            self.followers.retain(|f| {
+                let wanted = (f.project.is_none() || f.project == line.project) && (f.path.is_none() || f.path == line.task);
+                !wanted || f.replies.try_send(Reply::Event(event_line(seq, &line))).is_ok()
+            });
+            self.followers.retain(|f| !f.replies.is_closed());
+        }
+    }
+
+    /// A request from a face: answered from memory, or turned into an event of the ring.
+    pub async fn call(&mut self, call: Incoming) {
+        let Incoming { request, replies } = call;
+        if let Request::Events { project, path, since, limit, follow } = request {
+            let (lines, next) = views::events(&self.shared, project.as_ref(), path.as_ref(), since, limit).await;
+            let _ = replies.try_send(Reply::Events { lines, next });
+            if follow {
+                self.followers.push(Follower { project, path, replies });
+            }
+            return;
+        }
+        if let Some(reply) = views::answer(self, &request).await {
+            let _ = replies.try_send(reply);
+            return;
+        }
+        if request == Request::Reload {
+            self.reload().await;
+            let _ = replies.try_send(Reply::Done { text: "configuration and projects are read afresh".into() });
+            return;
+        }
+        let Some(asked) = asked(request) else { return };
+        self.next += 1;
+        let id = RequestId(self.next);
+        self.waiting.insert(id, replies);
+        // In the order it came: what is under way already is turned first.
+        self.shared.send(Event::Request { id, request: asked });
+    }
+
+    async fn reload(&mut self) {
+        self.open_projects().await;
+        self.configure();
+        for ctx in self.shared.all_projects() {
+            if !self.watched.contains_key(&ctx.id) && self.board.mode == Some(Mode::Working) {
+                let watched = sources::watch(&self.shared, &ctx);
+                self.watched.insert(ctx.id.clone(), watched);
+                sources::poll_remote(&self.shared, &ctx, REMOTE_PACE);
+                let _ = ctx.ops.send(StateOp::Look { whole: true });
+            }
+        }
+    }
+
+    /// Lets go of everything; what is under way is found again at the next start.
+    pub async fn close(self) {
+        let _ = self.shared.closed.send(true);
+        let until = Instant::now() + LEAVE;
+        // Records on their way out are given a moment; they would be sent again otherwise.
+        while Instant::now() < until && !self.events.is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tracing::info!("overnight ends");
+    }
+
+    /// The next event, for whoever turns the ring without a daemon.
+    pub async fn next_event(&mut self, within: Duration) -> bool {
+        let wake = self.wake().min(within);
+        tokio::select! {
+            event = self.events.recv(), if self.backlog.is_empty() => {
+                let Some(event) = event else { return false };
+                let batch = self.gather(event);
+                self.process(batch).await;
+            }
+            () = tokio::time::sleep(wake) => {
+                let backlog = std::mem::take(&mut self.backlog);
+                self.process(if backlog.is_empty() { vec![Event::Wake] } else { backlog }).await;
+            }
+        }
+        true
+    }
+}
+
+async fn open_store(places: &Places) -> Result<Store, StartError> {
+    match Store::open(&places.data).await {
+        Ok(store) => Ok(store),
+        Err(e @ crate::store::StoreError::Damaged { .. }) => {
+            // Set aside; a new one is filled again from the state repo and the run folders.
+            tracing::error!("{}", chain(&e));
+            Store::open(&places.data).await.map_err(|e| fail(EXIT_DATA, chain(&e)))
+        }
+        Err(e) => Err(fail(EXIT_DATA, chain(&e))),
+    }
+}
+
+/// A name of our own for this data folder, made once.
+fn own_id(places: &Places) -> Result<String, String> {
+    let file = places.data.join("id");
+    if let Ok(text) = std::fs::read_to_string(&file) {
+        let text = text.trim().to_owned();
+        if text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Ok(text);
+        }
+    }
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|e| format!("no random numbers: {e}"))?;
+    let id: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    crate::config::files::write_whole(&file, id.as_bytes()).map_err(|e| chain(&e))?;
+    Ok(id)
+}
+
+pub(super) fn event_line(seq: u64, line: &JournalLine) -> EventLine {
+    EventLine {
+        seq,
+        at: line.at,
+        project: line.project.clone(),
+        task: line.task.clone(),
+        epoch: line.epoch.0,
+        kind: line.kind.to_owned(),
+        text: line.text.clone(),
+    }
+}
+
+fn judged(reply: Judged) -> Reply {
+    let error = |kind, message| Reply::Error(Failure { kind, message, hint: None });
+    match reply {
+        Judged::Done { text } => Reply::Done { text },
+        Judged::WrongState { why } => error(ErrorKind::WrongState, why),
+        Judged::NotFound { what } => error(ErrorKind::NotFound, format!("there is no {what}")),
+        Judged::Refused { why } => error(ErrorKind::Failed, why),
+    }
+}
+
+/// The ring's word for a request that changes something.
+fn asked(request: Request) -> Option<Asked> {
+    let edit = |project, path, edit| Some(Asked::Edit { project, path, edit });
+    match request {
+        Request::Add { project, path, text } => edit(project, path, WishEdit::Create { text }),
+        Request::Enqueue { project, path } => edit(project, path, WishEdit::Enqueue),
+        Request::Abort { project, path } => edit(project, path, WishEdit::Abort),
+        Request::Retry { project, path } => edit(project, path, WishEdit::Retry),
+        Request::Priority { project, path, priority } => edit(project, path, WishEdit::Priority(priority)),
+        Request::Answer { project, path, text } => edit(project, path, WishEdit::Answer(text)),
+        Request::Approve { project, path } => edit(project, path, WishEdit::Approve),
+        Request::Pause { project } => Some(Asked::Pause { project }),
+        Request::Resume { project } => Some(Asked::Resume { project }),
+        Request::Stop { agents } => Some(Asked::Stop { stop_agents: agents }),
+        Request::Land { project } => Some(Asked::Land { project }),
+        Request::Settle => Some(Asked::Settle),
+        Request::Ping
+        | Request::Status { .. }
+        | Request::Show { .. }
+        | Request::Why { .. }
+        | Request::Report { .. }
+        | Request::Events { .. }
+        | Request::Reload
+        | Request::Diff { .. }
+        | Request::Rescues { .. }
+        | Request::Undo { .. } => None,
+    }
+}

@@ -1,0 +1,510 @@
+//! Views: the board's facts, the history and the repositories put into the shapes that faces show. Read only.
+
+use super::project::{ProjectCtx, lock};
+use super::turn::Ring;
+use super::{Shared, chain};
+use crate::decide::board::{Board, Mode, Project, Target, Task};
+use crate::decide::explain;
+use crate::domain::phase::{Phase, WaitFor};
+use crate::domain::status::{Reason, ReasonClass, Status};
+use crate::domain::time::millis;
+use crate::domain::verdict::UsageSum;
+use crate::domain::{Now, Oid, ProjectId, TaskId, TaskPath};
+use crate::git::{land, rescue};
+use crate::protocol::reply::{ErrorKind, Failure};
+use crate::protocol::view::{
+    Counts, DiffView, EventLine, FileLine, InvalidLine, NightView, ProjectView, RescueView, StatusView, TaskLine, TaskView,
+};
+use crate::protocol::{Reply, Request, VERSION};
+use crate::store::{HistoryRow, JournalFilter, JournalRow};
+use crate::text::board_file::Row;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Open tasks on a rendered board at most, and ended ones.
+const ROWS: usize = 2000;
+const ROWS_ENDED: usize = 50;
+/// Journal lines of one reply at most.
+const LINES: u32 = 10_000;
+
+/// The reply to a request that only looks; `None` for those that are the ring's.
+pub(super) async fn answer(ring: &Ring, request: &Request) -> Option<Reply> {
+    Some(match request {
+        Request::Ping => Reply::Pong {
+            version: env!("CARGO_PKG_VERSION").into(),
+            protocol: VERSION,
+            pid: std::process::id(),
+            data: ring.shared.places.data.to_string_lossy().into_owned(),
+        },
+        Request::Status { project } => Reply::Status(Box::new(status(ring, project.as_ref()).await)),
+        Request::Why { project, path } => why(ring, &key(project, path)).await,
+        Request::Show { project, path } => show(ring, &key(project, path)).await,
+        Request::Report { project, night } => super::views::report::report(ring, project.as_ref(), *night).await,
+        Request::Diff { project, patch } => diff(ring, project, *patch).await,
+        Request::Rescues { project, path } => match ring.shared.project(project) {
+            Some(ctx) => Reply::Rescues { rescues: rescues(&ctx, path) },
+            None => unknown_project(project),
+        },
+        Request::Undo { project, path, attempt } => undo(ring, project, path, *attempt).await,
+        _ => return None,
+    })
+}
+
+pub mod report;
+
+fn key(project: &ProjectId, path: &TaskPath) -> TaskId {
+    TaskId { project: project.clone(), path: path.clone() }
+}
+
+fn not_found(id: &TaskId) -> Reply {
+    Reply::error(ErrorKind::NotFound, format!("there is no task {} in project {}", id.path, id.project))
+}
+
+fn unknown_project(id: &ProjectId) -> Reply {
+    Reply::error(ErrorKind::NotFound, format!("there is no project {id}"))
+}
+
+async fn status(ring: &Ring, only: Option<&ProjectId>) -> StatusView {
+    let now = crate::host::clock::now();
+    let board = &ring.board;
+    let mut view = StatusView {
+        daemon: match board.mode {
+            Some(Mode::Working) => "working",
+            Some(Mode::Leaving | Mode::Stopping) => "leaving",
+            Some(Mode::Serving) | None => "none",
+        }
+        .into(),
+        alarms: ring.alarms.values().cloned().collect(),
+        paused: board.paused,
+        slots: board.slots,
+        night: board.night.as_ref().map(night_view),
+        projects: Vec::new(),
+        sources: if ring.watched.values().all(|w| *w) { "watching".into() } else { "polling".into() },
+    };
+    let rows = history(&ring.shared, board.night.as_ref().map(|n| n.number)).await;
+    for ctx in ring.shared.all_projects() {
+        if only.is_some_and(|id| *id != ctx.id) {
+            continue;
+        }
+        view.projects.push(project_view(board, &ctx, &rows, now));
+    }
+    view
+}
+
+pub(super) fn night_view(night: &crate::decide::board::Night) -> NightView {
+    NightView { number: night.number, started: night.started, ended: night.ended }
+}
+
+pub(super) async fn history(shared: &Shared, night: Option<u64>) -> Vec<HistoryRow> {
+    let Some(night) = night else { return vec![] };
+    match shared.store.night(night).await {
+        Ok(rows) => rows,
+        Err(e) => {
+            tracing::warn!("the history cannot be read: {}", chain(&e));
+            vec![]
+        }
+    }
+}
+
+fn project_view(board: &Board, ctx: &ProjectCtx, rows: &[HistoryRow], now: Now) -> ProjectView {
+    let empty = Project::default();
+    let project = board.projects.get(&ctx.id).unwrap_or(&empty);
+    let mut tasks: Vec<TaskLine> = Vec::new();
+    let mut counts = Counts::default();
+    let mut usage = UsageSum::default();
+    for task in board.tasks.values().filter(|t| t.id.project == ctx.id) {
+        let line = task_line(board, task, now);
+        count(&mut counts, task, &line);
+        usage.merge(&task.usage);
+        tasks.push(line);
+    }
+    for row in rows.iter().filter(|r| r.task.project == ctx.id) {
+        let line = ended_line(row);
+        match line.status {
+            Status::Completed => counts.merged += 1,
+            Status::Aborted => counts.aborted += 1,
+            _ => counts.failed += 1,
+        }
+        usage.merge(&row.usage);
+        tasks.push(line);
+    }
+    let policy = project.policy.as_ref();
+    ProjectView {
+        project: ctx.id.clone(),
+        code: ctx.code.to_string_lossy().into_owned(),
+        state: ctx.state_folder.to_string_lossy().into_owned(),
+        base: policy.map(|p| p.base.clone()),
+        into: policy.map(|p| p.merge.into.clone()),
+        tip: project.tip().cloned(),
+        paused: project.paused,
+        alarms: alarms(project, now),
+        counts,
+        usage,
+        tasks,
+        invalid: invalid(project),
+        cycles: project.cycles.iter().map(|c| crate::decide::schedule::show_cycle(c)).collect(),
+    }
+}
+
+/// What keeps a whole project or profile from going on.
+pub(super) fn alarms(project: &Project, now: Now) -> Vec<String> {
+    let mut alarms = Vec::new();
+    if let Some(reason) = project.baseline.as_ref().and_then(|b| b.red.as_ref()) {
+        alarms.push(format!("the base is red, so nothing is started: {}", reason.text));
+    }
+    if let Target::Blocked { reason, .. } = &project.target {
+        alarms.push(format!("the target branch cannot be used: {}", reason.text));
+    }
+    for (name, hold) in &project.holds {
+        let until = hold.until.map_or_else(
+            || "until you mend it and say `overnight resume`".into(),
+            |at| format!("for {}", crate::domain::time::human(at.since(now.mono))),
+        );
+        alarms.push(format!("agent {name} is held {until}: {}", hold.why));
+    }
+    alarms
+}
+
+pub(super) fn invalid(project: &Project) -> Vec<InvalidLine> {
+    let line = |i: &crate::domain::task::Invalid| InvalidLine {
+        place: i.place.clone(),
+        line: i.line,
+        reason: i.reason.clone(),
+    };
+    project.invalid.iter().map(line).collect()
+}
+
+fn count(counts: &mut Counts, task: &Task, line: &TaskLine) {
+    match &task.phase {
+        Phase::Queued if line.status == Status::Planning => counts.planning += 1,
+        Phase::Queued if line.reason.is_some() => counts.doomed += 1,
+        Phase::Queued => counts.queued += 1,
+        Phase::Waiting { .. } => counts.needs_you += 1,
+        Phase::MergeQueued | Phase::Merging { .. } => counts.merging += 1,
+        _ => counts.running += 1,
+    }
+}
+
+/// One open task in a line.
+pub(super) fn task_line(board: &Board, task: &Task, now: Now) -> TaskLine {
+    let reason = match &task.phase {
+        Phase::Waiting { on } => Some(explain::waiting_reason(task, on)),
+        Phase::Queued => explain::queued_reason(board, task),
+        _ => None,
+    };
+    let since = |at: crate::domain::Mono| millis(now.mono.since(at));
+    let run = task.run.as_ref().filter(|_| task.phase.child().is_some());
+    TaskLine {
+        path: task.id.path.clone(),
+        title: task.title().to_owned(),
+        status: explain::status(board, task),
+        phase: task.phase.word().to_owned(),
+        agent: task.plan.as_ref().map(|p| p.profile_name.clone()).or_else(|| task.wish.agent.clone()),
+        for_ms: millis(now.mono.since(task.since)),
+        attempt: task.attempts + u32::from(task.phase == Phase::Running),
+        attempts: task.plan.as_ref().map_or(0, |p| p.attempts),
+        doing: run.map(|r| r.doing.clone()).unwrap_or_default(),
+        why: explain::why(board, task, now),
+        reason,
+        last_output_ms: run.map(|r| since(r.last_output)),
+        last_progress_ms: run.map(|r| since(r.last_progress)),
+    }
+}
+
+fn parse_status(word: &str) -> Status {
+    Status::parse(word).unwrap_or(Status::Failed)
+}
+
+pub(super) fn reason_of(row: &HistoryRow) -> Option<Reason> {
+    let (class, text) = row.reason.as_ref()?;
+    let class = ReasonClass::ALL.iter().copied().find(|c| c.word() == class).unwrap_or(ReasonClass::Infra);
+    Some(Reason::new(class, text.clone()))
+}
+
+/// A task that has ended, from the history.
+pub(super) fn ended_line(row: &HistoryRow) -> TaskLine {
+    let status = parse_status(&row.status);
+    let reason = reason_of(row);
+    TaskLine {
+        path: row.task.path.clone(),
+        title: row.title.clone(),
+        status,
+        phase: "ended".into(),
+        agent: row.agent.clone(),
+        for_ms: row.started.map_or(0, |s| millis(row.ended.since(s))),
+        attempt: row.attempts,
+        attempts: row.attempts,
+        doing: String::new(),
+        why: ended_sentence(row),
+        reason,
+        last_output_ms: None,
+        last_progress_ms: None,
+    }
+}
+
+/// What a task came to, in a sentence.
+pub(super) fn ended_sentence(row: &HistoryRow) -> String {
+    match row.outcome.as_str() {
+        "merged" => {
+            let commit = row.merge_commit.as_deref().map_or("", |c| &c[..c.len().min(10)]);
+            format!("merged into {} as {commit}", row.target.as_deref().unwrap_or("the target"))
+        }
+        "children_done" => "all its sub-tasks are done".into(),
+        "no_changes" => "the agent ended well and changed nothing".into(),
+        "aborted" => "aborted on request".into(),
+        _ => row.reason.as_ref().map_or_else(|| row.outcome.clone(), |(class, text)| format!("{class}: {text}")),
+    }
+}
+
+async fn why(ring: &Ring, id: &TaskId) -> Reply {
+    let now = crate::host::clock::now();
+    if let Some(task) = ring.board.tasks.get(id) {
+        return Reply::Why { text: explain::why(&ring.board, task, now) };
+    }
+    if let Some(invalid) = invalid_of(&ring.board, id) {
+        return Reply::Why { text: invalid };
+    }
+    match ring.shared.store.task_history(id).await {
+        Ok(rows) => match rows.last() {
+            Some(row) => Reply::Why { text: format!("{}: {}", row.status, ended_sentence(row)) },
+            None if ring.board.ended.contains_key(id) => {
+                let outcome = &ring.board.ended[id].outcome;
+                Reply::Why { text: format!("{}, as the state repo says", outcome.status()) }
+            }
+            None => not_found(id),
+        },
+        Err(e) => Reply::error(ErrorKind::Unexpected, chain(&e)),
+    }
+}
+
+fn invalid_of(board: &Board, id: &TaskId) -> Option<String> {
+    let file = format!("{}/README.md", id.path);
+    let one = board.projects.get(&id.project)?.invalid.iter().find(|i| i.place.ends_with(&file))?;
+    let line = one.line.map(|n| format!(" line {n}")).unwrap_or_default();
+    Some(format!("invalid: {}{line}: {}", one.place, one.reason))
+}
+
+async fn show(ring: &Ring, id: &TaskId) -> Reply {
+    let now = crate::host::clock::now();
+    let Some(ctx) = ring.shared.project(&id.project) else { return unknown_project(&id.project) };
+    let (journal, _) = events(&ring.shared, Some(&id.project), Some(&id.path), None, 20).await;
+    let rows = ring.shared.store.task_history(id).await.unwrap_or_default();
+    let mut view = if let Some(task) = ring.board.tasks.get(id) {
+        open_view(&ring.board, task, now)
+    } else if let Some(row) = rows.last() {
+        ended_view(row)
+    } else if let Some(text) = invalid_of(&ring.board, id) {
+        return Reply::Error(Failure { kind: ErrorKind::WrongState, message: text, hint: Some("mend the file and save it".into()) });
+    } else {
+        return not_found(id);
+    };
+    view.journal = journal;
+    view.rescues = rescues(&ctx, &id.path);
+    view.runs = runs_of(&ring.shared, id);
+    Reply::Task(Box::new(view))
+}
+
+fn open_view(board: &Board, task: &Task, now: Now) -> TaskView {
+    let work = task.work.as_ref();
+    TaskView {
+        project: task.id.project.clone(),
+        line: task_line(board, task, now),
+        depends_on: task.wish.depends_on.clone(),
+        requester: task.wish.requester.clone(),
+        labels: task.wish.labels.clone(),
+        priority: task.wish.priority,
+        branch: task.worktree.as_ref().map(|w| w.branch.clone()),
+        base: task.worktree.as_ref().map(|w| w.base.clone()),
+        worktree: task.worktree.as_ref().map(|w| w.path.clone()),
+        merged: None,
+        session: task.session.clone(),
+        question: task.question.clone().filter(|_| matches!(task.phase, Phase::Waiting { on: WaitFor::Question })),
+        files: work.map(|w| w.files.clone()).unwrap_or_default(),
+        left_out: work.map(|w| w.left_out.clone()).unwrap_or_default(),
+        usage: task.usage,
+        queued: Some(task.queued),
+        started: task.started,
+        ended: None,
+        runs: vec![],
+        rescues: vec![],
+        journal: vec![],
+        body: task.wish.body.clone(),
+    }
+}
+
+fn ended_view(row: &HistoryRow) -> TaskView {
+    TaskView {
+        project: row.task.project.clone(),
+        line: ended_line(row),
+        depends_on: vec![],
+        requester: None,
+        labels: vec![],
+        priority: 0,
+        branch: row.branch.clone(),
+        base: None,
+        worktree: None,
+        merged: row.merge_commit.as_deref().and_then(|c| Oid::parse(c).ok()),
+        session: None,
+        question: row.question.clone(),
+        files: row.files.clone(),
+        left_out: row.left_out.clone(),
+        usage: row.usage,
+        queued: Some(row.queued),
+        started: row.started,
+        ended: Some(row.ended),
+        runs: vec![],
+        rescues: vec![],
+        journal: vec![],
+        body: String::new(),
+    }
+}
+
+/// Run folders of a task, by epoch.
+fn runs_of(shared: &Shared, id: &TaskId) -> Vec<String> {
+    let prefix = format!("{}.{}.", id.project, id.path.dotted());
+    let Ok(entries) = std::fs::read_dir(shared.places.runs()) else { return vec![] };
+    let mut runs: Vec<(u64, String)> = entries
+        .flatten()
+        .filter_map(|e| e.file_name().into_string().ok())
+        .filter_map(|name| {
+            let rest = name.strip_prefix(&prefix)?;
+            Some((rest.split('.').next()?.parse().ok()?, name))
+        })
+        .collect();
+    runs.sort();
+    runs.into_iter().map(|(_, name)| name).collect()
+}
+
+pub(super) fn rescues(ctx: &ProjectCtx, path: &TaskPath) -> Vec<RescueView> {
+    let kept = rescue::rescues(&ctx.mirror, path).unwrap_or_default();
+    kept.into_iter()
+        .map(|k| {
+            let attempt = k.name.rsplit('/').next().and_then(|n| n.split(['-', '.']).next()).and_then(|n| n.parse().ok());
+            RescueView { name: k.name, commit: k.commit, attempt }
+        })
+        .collect()
+}
+
+async fn diff(ring: &Ring, project: &ProjectId, patch: bool) -> Reply {
+    let Some(ctx) = ring.shared.project(project) else { return unknown_project(project) };
+    let Some(policy) = ctx.policy() else {
+        return Reply::error(ErrorKind::WrongState, "the project has no approved configuration");
+    };
+    match diff_of(&ctx, &policy.base, &policy.merge.into, patch).await {
+        Ok(view) => Reply::Diff(view),
+        Err(e) => Reply::error(ErrorKind::Failed, e),
+    }
+}
+
+async fn diff_of(ctx: &ProjectCtx, base: &str, into: &str, patch: bool) -> Result<DiffView, String> {
+    let words = |e: &dyn std::error::Error| chain(e);
+    ctx.mirror.refresh().await.map_err(|e| words(&e))?;
+    let from = ctx.mirror.base_tip(base).map_err(|e| words(&e))?;
+    let empty = || DiffView { base: base.to_owned(), into: into.to_owned(), files: vec![], patch: None };
+    let Some(tip) = ctx.mirror.branch_tip(into).map_err(|e| words(&e))? else { return Ok(empty()) };
+    let stat = land::diff_stat(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
+    let files = stat
+        .into_iter()
+        .map(|f| FileLine { path: crate::domain::safe::bytes(&f.path), added: f.added, removed: f.removed })
+        .collect();
+    let patch = if patch {
+        let bytes = land::diff_patch(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
+        Some(String::from_utf8_lossy(&bytes[..bytes.len().min(2 << 20)]).into_owned())
+    } else {
+        None
+    };
+    Ok(DiffView { files, patch, ..empty() })
+}
+
+async fn undo(ring: &Ring, project: &ProjectId, path: &TaskPath, attempt: Option<u32>) -> Reply {
+    let Some(ctx) = ring.shared.project(project) else { return unknown_project(project) };
+    let kept = rescue::rescues(&ctx.mirror, path).unwrap_or_default();
+    let number = |name: &str| name.rsplit('/').next().and_then(|n| n.split(['-', '.']).next()).and_then(|n| n.parse::<u32>().ok());
+    let wanted = kept.iter().rev().find(|k| attempt.is_none() || number(&k.name) == attempt);
+    let Some(kept) = wanted else {
+        return Reply::error(ErrorKind::NotFound, format!("nothing is kept of {path}; see `overnight rescues {path}`"));
+    };
+    let branch = format!("overnight/undo/{}-{}", path.dotted(), kept.commit.short());
+    match crate::git::deliver::deliver(&ctx.mirror, &branch, &kept.commit, None).await {
+        Ok(crate::git::deliver::Delivered::Done | crate::git::deliver::Delivered::Already) => {
+            Reply::Done { text: format!("{} is back as branch {branch} in {}", kept.name, ctx.code.display()) }
+        }
+        Ok(other) => Reply::error(ErrorKind::Failed, format!("branch {branch} could not be made: {other:?}")),
+        Err(e) => Reply::error(ErrorKind::Failed, chain(&e)),
+    }
+}
+
+/// Journal lines, and the number to go on from.
+pub(super) async fn events(
+    shared: &Shared,
+    project: Option<&ProjectId>,
+    path: Option<&TaskPath>,
+    since: Option<u64>,
+    limit: u32,
+) -> (Vec<EventLine>, u64) {
+    let filter = JournalFilter {
+        project: project.cloned(),
+        task: path.cloned(),
+        since_seq: since.unwrap_or(0),
+        kinds: vec![],
+        limit: usize::try_from(limit.clamp(1, LINES)).unwrap_or(1),
+        tail: since.is_none(),
+    };
+    let rows = shared.store.journal(&filter).await.unwrap_or_default();
+    let next = match rows.last() {
+        Some(row) => row.seq,
+        None => shared.store.last_seq().await.unwrap_or(0),
+    };
+    (rows.into_iter().map(line_of).collect(), next)
+}
+
+fn line_of(row: JournalRow) -> EventLine {
+    EventLine {
+        seq: row.seq,
+        at: row.at,
+        project: row.project,
+        task: row.task,
+        epoch: row.epoch.0,
+        kind: row.kind,
+        text: row.text,
+    }
+}
+
+/// The boards of a project: the root's, and one for each task with sub-tasks.
+pub(super) async fn boards(
+    board: &Board,
+    shared: &Arc<Shared>,
+    project: &ProjectId,
+) -> Vec<(Option<TaskPath>, Vec<Row>)> {
+    let mut boards: BTreeMap<Option<TaskPath>, Vec<Row>> = BTreeMap::from([(None, vec![])]);
+    for task in board.tasks.values().filter(|t| t.id.project == *project).take(ROWS) {
+        boards.entry(task.id.path.parent()).or_default().push(Row {
+            task: task.id.path.slug().to_owned(),
+            title: task.title().to_owned(),
+            status: explain::status(board, task),
+            depends_on: task.wish.depends_on.iter().map(ToString::to_string).collect(),
+            branch: task.worktree.as_ref().map(|w| w.branch.clone()),
+            agent: task.plan.as_ref().map(|p| p.profile_name.clone()).or_else(|| task.wish.agent.clone()),
+            requester: task.wish.requester.clone(),
+            time: Some(task.since_wall),
+        });
+    }
+    let night = *lock(&shared.night);
+    let rows = history(shared, night).await;
+    for row in rows.iter().rev().filter(|r| r.task.project == *project).take(ROWS_ENDED) {
+        if board.tasks.contains_key(&row.task) {
+            continue;
+        }
+        boards.entry(row.task.path.parent()).or_default().push(Row {
+            task: row.task.path.slug().to_owned(),
+            title: row.title.clone(),
+            status: parse_status(&row.status),
+            depends_on: vec![],
+            branch: row.branch.clone(),
+            agent: row.agent.clone(),
+            requester: None,
+            time: Some(row.ended),
+        });
+    }
+    boards.into_iter().collect()
+}
