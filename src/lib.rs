@@ -21,3 +21,5 @@ pub mod config;
 pub mod logging;
 
 pub mod setup;
+pub mod host;
+pub mod process;

@@ -36,3 +36,6 @@ pub(crate) fn hermetic() -> &'static PathBuf {
     });
     &HOME
 }
+//! The hands against the real thing, in temporary folders.
+
+mod process;
