@@ -135,7 +135,8 @@ impl Runs {
             .prepare(&spec, order.stdin.as_deref())
             .map_err(|source| ProcessError::Order { run: order.run.clone(), source })?;
         let mut children = self.children();
-        if folder.is_started() || children.contains_key(&order.run) {
+        let on_its_way = children.get_mut(&order.run).is_some_and(|c| matches!(c.try_wait(), Ok(None)));
+        if on_its_way || folder.is_started() {
             return Ok(());
         }
         let child = self.spawn_shim(&folder);
@@ -197,9 +198,9 @@ impl Runs {
         self.inner.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reaps shims that have ended.
+    /// Reaps shims that have ended. How one ended that took no run is kept for its follower.
     fn reap(&self) {
-        self.children().retain(|_, child| matches!(child.try_wait(), Ok(None)));
+        self.children().retain(|run, child| matches!(child.try_wait(), Ok(None)) || !self.folder_of(run).is_started());
     }
 }
 

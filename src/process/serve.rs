@@ -152,6 +152,9 @@ impl Shim {
                 }
             }
             self.kill_on(now);
+        } else {
+            // The sweep acts on it.
+            self.stopped = self.stopped.max(self.folder.stop());
         }
         self.write_beat(now);
     }

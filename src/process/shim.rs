@@ -274,7 +274,7 @@ impl Shim {
         let mut sweep = Sweep::gentle(self.mark(), self.spec.kill_grace.min(SURVIVOR_GRACE));
         let never_ran = self.status().is_none() || matches!(exit, Exit::SpawnFailed { .. });
         while let Some(wait) = {
-            if never_ran || self.asked_to_kill() {
+            if never_ran || self.stopped == Some(Stop::Kill) {
                 sweep.hurry();
             }
             sweep.step()
@@ -284,10 +284,6 @@ impl Shim {
         self.look_after_children();
         // A second stage that was held at the gate is no survivor of a child.
         if never_ran { Vec::new() } else { sweep.survivors() }
-    }
-
-    fn asked_to_kill(&self) -> bool {
-        self.stopped == Some(Stop::Kill) || self.folder.stop() == Some(Stop::Kill)
     }
 }
 

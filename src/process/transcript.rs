@@ -137,7 +137,7 @@ impl Writer {
             self.lost -= told;
         }
         let room = (if s.n == 0 { head } else { each }).saturating_sub(s.logged + s.indexed + RECORD);
-        let take = data.len().min(usize::try_from(room).unwrap_or(usize::MAX)).min(1 << 30).max(1);
+        let take = data.len().min(usize::try_from(room).unwrap_or(usize::MAX)).clamp(1, 1 << 30);
         let kind = match stream {
             Stream::Out => KIND_OUT,
             Stream::Err => KIND_ERR,
@@ -285,21 +285,33 @@ impl Reader {
             if self.open.is_none() && !self.advance(None)? {
                 return Ok(None);
             }
-            if let Some(gap) = self.gap_before_segment() {
-                return Ok(Some(gap));
+            if let Some(piece) = self.next_in_segment(max)? {
+                return Ok(Some(piece));
             }
-            // Looked at before the segment is read to its end: what is written to it comes before its successor.
             let at = self.open.as_ref().map(|o| o.n);
-            let newer = segments(&self.folder)?.last().copied() > at;
-            while let Some(piece) = self.read_segment(max)? {
-                if let Some(piece) = self.after_start(piece) {
-                    return Ok(Some(piece));
-                }
+            if segments(&self.folder)?.last().copied() <= at {
+                return Ok(None);
             }
-            if !newer || !self.advance(at)? {
+            // What was written to this one before its successor came.
+            if let Some(piece) = self.next_in_segment(max)? {
+                return Ok(Some(piece));
+            }
+            if !self.advance(at)? {
                 return Ok(None);
             }
         }
+    }
+
+    fn next_in_segment(&mut self, max: usize) -> io::Result<Option<Piece>> {
+        if let Some(gap) = self.gap_before_segment() {
+            return Ok(Some(gap));
+        }
+        while let Some(piece) = self.read_segment(max)? {
+            if let Some(piece) = self.after_start(piece) {
+                return Ok(Some(piece));
+            }
+        }
+        Ok(None)
     }
 
     fn gap_before_segment(&mut self) -> Option<Piece> {
@@ -330,7 +342,7 @@ impl Reader {
             if n.is_some_and(|n| candidate <= n) {
                 continue;
             }
-            let Some(open) = Open::open(&self.folder, candidate)? else { continue };
+            let Some(open) = Open::segment(&self.folder, candidate)? else { continue };
             if n.is_none() && self.open.is_some() && open.start > self.from {
                 break;
             }
@@ -378,7 +390,7 @@ impl Reader {
 
 impl Open {
     /// `None` when it was removed meanwhile or has no head yet.
-    fn open(folder: &Path, n: u64) -> io::Result<Option<Self>> {
+    fn segment(folder: &Path, n: u64) -> io::Result<Option<Self>> {
         let open = |path| match File::open(path) {
             Ok(file) => Ok(Some(file)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -88,6 +88,8 @@ impl Follower<'_> {
             }
             if self.is_shim_gone(if grew { BUSY } else { QUIET }).await {
                 self.settle(Exit::Lost).await?;
+                // Somebody else may be settling it just now.
+                sleep_until(Instant::now() + STARTING).await;
             }
         }
     }
@@ -163,20 +165,18 @@ impl Follower<'_> {
                     ready = fd.readable() => ready.is_ok(),
                     () = sleep_until(until) => false,
                 };
-                gone && self.reap()
+                if gone {
+                    self.runs.reap();
+                }
+                gone
             }
             None => {
                 sleep_until(until).await;
                 // A free lock says the shim is gone; the one who settles takes it and looks once more.
-                self.reap() && matches!(self.folder.lock(), Ok(Some(_)))
+                self.runs.reap();
+                matches!(self.folder.lock(), Ok(Some(_)))
             }
         }
-    }
-
-    /// Reaps the shim if it is our child.
-    fn reap(&self) -> bool {
-        self.runs.reap();
-        true
     }
 
     fn open_shim(&self) -> Option<AsyncFd<OwnedFd>> {

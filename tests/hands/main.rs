@@ -38,4 +38,6 @@ pub(crate) fn hermetic() -> &'static PathBuf {
 }
 //! The hands against the real thing, in temporary folders.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands")]
+
 mod process;

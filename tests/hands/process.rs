@@ -316,6 +316,34 @@ async fn a_stopped_process_is_continued_with_its_term() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn term_to_the_shim_itself_is_passed_on_and_the_end_recorded() {
+    let rig = Rig::new();
+    let order = rig.sh(1, "trap 'exit 3' TERM; echo up > up; for i in 1 2 3 4 5 6 7 8 9; do sleep 1; done");
+    rig.runs.spawn(&order).unwrap();
+    wait_for(&rig.path("up"));
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGUSR1, libc::SIGTERM] {
+        kill(rig.shim_pid(1), signal);
+    }
+    assert_eq!(code(&rig.end(1).await.0), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_cuts_the_drain_and_the_grace_short() {
+    let rig = Rig::new();
+    let mut order =
+        rig.sh(1, "setsid sh -c 'trap \"\" TERM; echo up > up; sleep 30.620' & while [ ! -s up ]; do sleep 0.01; done");
+    (order.drain_grace, order.kill_grace) = (Duration::from_secs(30), Duration::from_secs(30));
+    rig.runs.spawn(&order).unwrap();
+    wait_for(&rig.path("up"));
+    std::thread::sleep(Duration::from_millis(100));
+    rig.runs.stop(&order.run, Stop::Kill).unwrap();
+    let begun = Instant::now();
+    rig.end(1).await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    rig.assert_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_leader_dies_and_a_storm_of_forks_does_not_outlive_it() {
     let rig = Rig::new();
     for n in 1..=3 {
@@ -375,6 +403,7 @@ async fn fifty_megabytes_on_one_line_take_bounded_memory_and_the_last_line_is_se
     let status = String::from_utf8(shown.err).unwrap();
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap().trim().trim_end_matches(" kB");
     assert!(peak.parse::<u64>().unwrap() < 40_000, "the shim took {peak} kB");
+    assert!(status.lines().any(|l| l == "Threads:\t1"), "children must come from the shim's only thread");
     let stored: u64 = std::fs::read_dir(rig.folder(1))
         .unwrap()
         .flatten()
