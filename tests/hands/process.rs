@@ -453,7 +453,10 @@ async fn streams_in_any_order_or_closed_early_do_not_end_or_block_a_run() {
     let lines = |name: &str| (0..1000).map(|i| format!("{name}{i}\n")).collect::<String>().into_bytes();
     assert_eq!(code(&end), 0);
     assert!(shown.out == lines("o") && shown.err == lines("e"));
-    assert!(shown.order.len() > 10, "the streams stay apart");
+    let slow =
+        "import os,time\nfor i in range(3):\n os.write(1, b'o'); time.sleep(0.15); os.write(2, b'e'); time.sleep(0.15)";
+    let (_, shown) = rig.go(&rig.python(4, slow)).await;
+    assert_eq!(shown.order, [Stream::Out, Stream::Err].repeat(3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -499,7 +502,7 @@ async fn the_child_inherits_nothing_odd() {
     let text = std::fs::read_to_string(&wrapper).unwrap().replace("/usr/bin/env python3", python.trim());
     std::fs::write(&wrapper, text).unwrap();
     let runs = Runs::open(&rig.path("runs"), wrapper).unwrap();
-    let script = "ls -l /proc/$$/fd >&2; ls -C /proc/$$/fd; grep -E 'Sig(Blk|Ign)' /proc/$$/status; umask; \
+    let script = "ls -l /proc/$$/fd >&2; ls -C /proc/$$/fd; grep -E 'Sig(Blk|Ign)' /proc/self/status; umask; \
          cut -d' ' -f19 /proc/$$/stat; ulimit -S -c; cat /proc/self/oom_score_adj; yes | head -1; echo up > up; \
          sleep 30.609 & wait; exit 9";
     let order = rig.sh(1, script);
