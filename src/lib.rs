@@ -16,6 +16,7 @@ pub mod protocol;
 pub mod text;
 
 pub mod git;
+pub mod store;
 
 pub mod config;
 pub mod logging;

@@ -41,3 +41,6 @@ pub(crate) fn hermetic() -> &'static PathBuf {
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands")]
 
 mod process;
+//! The hands against the real thing: real databases, real repositories, real children, each in a folder of its own.
+
+mod store;
