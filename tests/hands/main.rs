@@ -7,6 +7,9 @@ mod git_state;
 mod git_state_figures;
 mod git_state_folder;
 mod git_state_remote;
+mod process;
+mod store;
+
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -36,11 +39,3 @@ pub(crate) fn hermetic() -> &'static PathBuf {
     });
     &HOME
 }
-//! The hands against the real thing, in temporary folders.
-
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands")]
-
-mod process;
-//! The hands against the real thing: real databases, real repositories, real children, each in a folder of its own.
-
-mod store;
