@@ -6,7 +6,7 @@
 //! family of files has an exact pattern of names, and only those are ever removed. Its non-blocking writer carries the
 //! lines there, so that a slow or full disk never holds the program.
 
-use crate::domain::shown::{acts, shown};
+use crate::domain::safe::{is_unsafe, shown};
 use std::fmt::{self, Write as _};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write};
@@ -339,7 +339,7 @@ fn escape_json(record: &str) -> String {
     let line = record.strip_suffix('\n').unwrap_or(record);
     let mut out = String::with_capacity(record.len() + 1);
     for c in line.chars() {
-        if acts(c) {
+        if is_unsafe(c) {
             for unit in c.encode_utf16(&mut [0; 2]) {
                 let _ = write!(out, "\\u{unit:04x}");
             }
@@ -457,7 +457,7 @@ mod tests {
             });
             for text in [&stderr, &file] {
                 prop_assert_eq!(text.matches('\n').count(), 1);
-                prop_assert!(!text.trim_end_matches('\n').chars().any(acts), "{text:?}");
+                prop_assert!(!text.trim_end_matches('\n').chars().any(is_unsafe), "{text:?}");
             }
             let json: serde_json::Value = serde_json::from_str(&file).unwrap();
             prop_assert_eq!(json["fields"]["v"].as_str(), Some(value.as_str()));

@@ -3,7 +3,7 @@
 
 use super::files::{FileError, private_folder, read_whole, write_whole};
 use crate::domain::ProjectId;
-use crate::domain::shown::shown;
+use crate::domain::safe::shown;
 use gix::diff::blob::{Algorithm, Diff, InternedInput};
 use std::fmt;
 use std::path::{Path, PathBuf};

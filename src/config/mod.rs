@@ -17,7 +17,7 @@ pub use registry::{Project, Registry};
 
 use crate::domain::ProjectId;
 use crate::domain::policy::Policy;
-use crate::domain::shown::shown;
+use crate::domain::safe::shown;
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};

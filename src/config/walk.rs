@@ -389,7 +389,7 @@ fn sound_text(doc: &Doc<'_>, at: At<String>) -> Option<At<String>> {
 fn sound_line(doc: &Doc<'_>, at: At<String>) -> Option<At<String>> {
     if at.value.trim().is_empty() {
         doc.bad(&at, "is empty", None);
-    } else if at.value.chars().any(crate::domain::shown::acts) {
+    } else if at.value.chars().any(crate::domain::safe::is_unsafe) {
         doc.bad(&at, "holds a line end or another control character", None);
     } else {
         return Some(at);

@@ -105,7 +105,7 @@ fn give_up(board: &mut Board, id: &TaskId, now: Now) {
     };
     let epoch = run.epoch;
     board.note(id, epoch, "alarm", "its processes could not be ended; the task is settled without them", now);
-    super::advance::run_ended(board, id, epoch, end, None, now);
+    super::children::run_ended(board, id, epoch, end, None, now);
 }
 
 /// The earliest instant at which something is due, and the pulse while anything runs.

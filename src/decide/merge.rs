@@ -70,7 +70,7 @@ pub(super) fn answered(board: &mut Board, id: &TaskId, stage: MergeStage, answer
         }
         (MergeStage::Try, Answer::AlreadyIn { commit }) => {
             let end = AttemptEnd::Over { outcome: Outcome::Merged { commit } };
-            super::advance::end_attempt(board, id, end, "its work is on the target already", now);
+            super::ending::end_attempt(board, id, end, "its work is on the target already", now);
         }
         (MergeStage::Try, Answer::Conflict { files }) => {
             let text = format!("conflicts with what was merged meanwhile in {}", list(&files, 8));
@@ -81,7 +81,7 @@ pub(super) fn answered(board: &mut Board, id: &TaskId, stage: MergeStage, answer
             let Some(merge) = task.merge.clone() else { return };
             target::moved(board, &id.project, merge.commit.clone(), merge.tree);
             let end = AttemptEnd::Over { outcome: Outcome::Merged { commit: merge.commit } };
-            super::advance::end_attempt(board, id, end, "merged", now);
+            super::ending::end_attempt(board, id, end, "merged", now);
         }
         (MergeStage::Try | MergeStage::Move, Answer::Overtaken { now: _ }) => {
             // Somebody moved the target: look at it afresh, then merge onto theirs.

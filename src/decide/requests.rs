@@ -256,7 +256,7 @@ fn changed(board: &mut Board, key: &TaskId, wish: Wish, now: Now) {
         Phase::Waiting { on: WaitFor::Question } if retry => answered(board, key, now),
         Phase::Waiting { on: WaitFor::Block { .. } } if retry => {
             task.new_life(now);
-            super::advance::end_attempt(board, key, AttemptEnd::Requeue, "tried again on request", now);
+            super::ending::end_attempt(board, key, AttemptEnd::Requeue, "tried again on request", now);
         }
         Phase::Waiting { on: WaitFor::Review } if approved => {
             super::advance::enter(board, key, Phase::MergeQueued, "approved", now);
@@ -291,7 +291,7 @@ fn abort_one(board: &mut Board, key: &TaskId, now: Now) {
     let Some(task) = board.tasks.get(key) else { return };
     let over = AttemptEnd::Over { outcome: Outcome::Aborted };
     match &task.phase {
-        Phase::Queued => super::advance::abort_queued(board, key, now),
+        Phase::Queued => super::ending::abort_queued(board, key, now),
         Phase::Stopping { stage, child, .. } => {
             // The grace that runs already is not started anew.
             let phase = Phase::Stopping { stage: *stage, cause: StopCause::Abort, child: *child };
@@ -316,7 +316,7 @@ fn abort_one(board: &mut Board, key: &TaskId, now: Now) {
             again:
                 Again::Claim | Again::Prepare | Again::Run | Again::Child { .. } | Again::Collect { .. } | Again::Merge,
         }
-        | Phase::Finally { .. } => super::advance::end_attempt(board, key, over, "aborted", now),
+        | Phase::Finally { .. } => super::ending::end_attempt(board, key, over, "aborted", now),
         Phase::Backoff { again: Again::Clean { .. } } => {}
     }
 }

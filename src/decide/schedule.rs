@@ -420,7 +420,7 @@ fn finish_parents(board: &mut Board, now: Now) {
         .map(|t| t.id.clone())
         .collect();
     for id in parents {
-        super::advance::conclude_parent(board, &id, now);
+        super::ending::conclude_parent(board, &id, now);
     }
 }
 

@@ -101,7 +101,7 @@ pub(super) fn no_changes(board: &mut Board, id: &TaskId, now: Now) {
         return super::advance::enter(board, id, Phase::Waiting { on: WaitFor::Question }, &question, now);
     }
     let why = "the agent ended well and changed nothing";
-    super::advance::end_attempt(board, id, AttemptEnd::Over { outcome: Outcome::NoChanges }, why, now);
+    super::ending::end_attempt(board, id, AttemptEnd::Over { outcome: Outcome::NoChanges }, why, now);
 }
 
 /// A check failed: the agent mends it, while it has attempts left.
@@ -109,7 +109,7 @@ pub(super) fn send_back(board: &mut Board, id: &TaskId, reason: Reason, why: &st
     let Some(task) = board.task_mut(id) else { return };
     let left = task.plan.as_ref().map_or(0, |p| p.attempts).saturating_sub(task.attempts);
     if left == 0 {
-        return super::advance::fail(board, id, reason, now);
+        return super::ending::fail(board, id, reason, now);
     }
     let text = feedback(task.title(), &reason.text, left);
     task.follow = Some(text);
@@ -134,7 +134,7 @@ fn charge(board: &mut Board, id: &TaskId, reason: Reason, fresh_session: bool, n
     }
     let left = task.plan.as_ref().map_or(0, |p| p.attempts).saturating_sub(task.attempts);
     if left == 0 {
-        return super::advance::fail(board, id, reason, now);
+        return super::ending::fail(board, id, reason, now);
     }
     let said = reason.text.clone();
     task.follow = Some(format!(
@@ -151,7 +151,7 @@ fn lost(board: &mut Board, id: &TaskId, end: &RunEnd, now: Now) {
     let how = crate::domain::chain::describe(&end.exit, false, Duration::ZERO);
     if task.tries >= LOST_MAX {
         let text = format!("{LOST_MAX} runs in a row were lost ({how})");
-        return super::advance::fail(board, id, Reason::new(ReasonClass::Infra, text), now);
+        return super::ending::fail(board, id, Reason::new(ReasonClass::Infra, text), now);
     }
     if task.tries > 1 {
         // A session that was lost twice may be what cannot be resumed.

@@ -8,7 +8,7 @@ pub mod lease;
 pub mod phase;
 pub mod plan;
 pub mod policy;
-pub mod shown;
+pub mod safe;
 pub mod status;
 pub mod task;
 pub mod time;

@@ -8,8 +8,9 @@ mod parse;
 
 pub use parse::{BadRow, Board, BoardRow, Refused, parse};
 
-use super::{safe, stamp};
+use super::stamp;
 use crate::domain::Wall;
+use crate::domain::safe;
 use crate::domain::status::Status;
 
 /// File name of a sub-task board within the folder of its task.

@@ -1,10 +1,11 @@
 //! What is wrong or doubtful in the wishes of a project, each finding with its rule, its place and how to mend it. Pure
 //! over what was read; the same findings serve the command line, hooks and the daemon's list of invalid tasks.
 
+use super::markdown;
 use super::task_file::unknown_keys;
-use super::{markdown, safe};
 use crate::domain::TaskPath;
 use crate::domain::graph::Graph;
+use crate::domain::safe;
 use crate::domain::task::{Wish, WishSet};
 use std::collections::BTreeSet;
 

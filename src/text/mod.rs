@@ -8,7 +8,6 @@ pub mod board_file;
 pub mod lint;
 mod markdown;
 pub mod prompt;
-pub mod safe;
 mod stamp;
 pub mod state_file;
 pub mod task_file;

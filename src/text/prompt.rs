@@ -4,8 +4,9 @@
 
 mod budget;
 
-use super::{markdown, safe};
+use super::markdown;
 use crate::domain::TaskPath;
+use crate::domain::safe;
 use crate::domain::status::Status;
 use crate::domain::verdict::Exit;
 use budget::{Piece, Section};

@@ -2,7 +2,8 @@
 //! rewritten by programs of different ages, so keys that this one does not know are kept; a version it does not know is
 //! an error, since what it means cannot be guessed.
 
-use super::{safe, stamp};
+use super::stamp;
+use crate::domain::safe;
 use crate::domain::status::{Outcome, Reason, Status};
 use crate::domain::task::WishVerb;
 use crate::domain::verdict::UsageSum;

@@ -17,8 +17,9 @@ pub use edit::{EditError, Value, edit};
 pub use key::{Key, UnknownKey};
 pub use set::{EntryKind, FileEntry, Place, classify, read_all};
 
-use super::{markdown, safe};
+use super::markdown;
 use crate::domain::TaskPath;
+use crate::domain::safe;
 use crate::domain::task::{Invalid, Wish};
 use fields::Fields;
 use front::{Fault, Front, Layout};

@@ -1,7 +1,8 @@
 //! Fitting sections of text into a number of bytes: each has a share it may always fill, what others leave over is
 //! given out in order of importance, and what does not fit is cut between characters with a mark that counts it.
 
-use crate::text::{markdown, safe};
+use crate::domain::safe;
+use crate::text::markdown;
 
 /// A section with a heading; one without pieces is left out.
 pub(super) struct Section<'a> {

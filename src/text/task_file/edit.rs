@@ -5,7 +5,7 @@
 use super::front::{self, Entry, Front, Item};
 use super::key::Key;
 use super::{dialect, line_at, parts, text_of};
-use crate::text::safe;
+use crate::domain::safe;
 use std::ops::Range;
 
 /// What a key shall be.

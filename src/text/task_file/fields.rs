@@ -169,7 +169,7 @@ impl Fields {
     fn judge_name(&mut self, key: Key, name: &str, at: usize) {
         if name.starts_with('-') || name.len() > NAME_MAX || name.chars().any(char::is_control) {
             let rule = format!("no `-` at its start, no control characters, up to {NAME_MAX} bytes");
-            self.fault(at, format!("`{}` may not be {:?}: {rule}", key.word(), crate::text::safe::cut(name, 80)));
+            self.fault(at, format!("`{}` may not be {:?}: {rule}", key.word(), crate::domain::safe::cut(name, 80)));
         }
     }
 

@@ -3,8 +3,8 @@
 
 use super::{SIZE_MAX, read};
 use crate::domain::TaskPath;
+use crate::domain::safe;
 use crate::domain::task::{Invalid, WishSet};
-use crate::text::safe;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The file that makes a folder a task.

@@ -1,8 +1,26 @@
 //! Text of unknown origin made fit to show: for one line of a terminal, log or table, for a block of several lines, and
 //! for raw file names. Nothing is dropped but plain colours; what could steer a terminal, forge a line or turn the
-//! reading direction becomes a visible escape such as `\u{202e}`.
+//! reading direction becomes a visible escape such as `\u{202e}`. Logs and messages that quote a value use `shown`,
+//! which drops not even a colour.
 
 use std::borrow::Cow;
+
+/// `text` with every unsafe character replaced by its escape (`\n`, `\t`, `\u{1b}`), and nothing else changed: what was
+/// there can still be told.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_unsafe(c) {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
 
 /// Text for one line. Line ends become `\n` and `\r` as two visible characters each, tabs a blank, colour sequences
 /// (SGR) vanish, and every other unsafe character becomes `\u{…}`. Applying it twice changes nothing more.
@@ -94,7 +112,7 @@ fn cut_mark(missing: usize) -> String {
 }
 
 /// The longest beginning of up to `max` bytes that ends between characters.
-pub(super) fn head(text: &str, max: usize) -> &str {
+pub fn head(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
 
@@ -103,11 +121,11 @@ fn tail(text: &str, max: usize) -> &str {
 }
 
 /// Characters that steer terminals, end lines, turn the reading direction, or are invisible and can carry text.
-pub(super) fn is_unsafe(c: char) -> bool {
+pub fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c,
-            '\u{061c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 fn escape(text: &str, several_lines: bool) -> String {
@@ -173,6 +191,13 @@ mod tests {
             assert_eq!(line(hostile), shown, "{hostile:?}");
         }
         assert_eq!(block("a\r\n\tb\rc\u{1b}[2J"), "a\n\tb\\rc\\u{1b}[2J");
+    }
+
+    #[test]
+    fn what_is_shown_can_still_be_told() {
+        assert_eq!(shown("a\nb\x1b[31m\u{9b}\u{202e}"), "a\\nb\\u{1b}[31m\\u{9b}\\u{202e}");
+        assert_eq!(shown("plain é 👩‍🚀 \\ \"x\""), "plain é 👩‍🚀 \\ \"x\"");
+        assert!(matches!(shown("plain"), Cow::Borrowed(_)));
     }
 
     #[test]
