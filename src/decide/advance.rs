@@ -265,10 +265,12 @@ fn progressed(board: &mut Board, id: &TaskId, epoch: Epoch, progress: Progress, 
         AgentEvent::Session { id, .. } => Some(id.clone()),
         _ => None,
     });
-    if session.is_some() && session != task.session && matches!(task.phase.child(), Some(Child::Agent)) {
-        if let Some(task) = board.task_mut(id) {
-            task.session = session;
-        }
+    if session.is_some()
+        && session != task.session
+        && matches!(task.phase.child(), Some(Child::Agent))
+        && let Some(task) = board.task_mut(id)
+    {
+        task.session = session;
     }
     let Some(run) = board.task_soft(id).and_then(|t| t.run.as_mut()) else { return };
     if progress.bytes > run.bytes {

@@ -160,6 +160,7 @@ pub struct RunOrder {
     pub transcript: u64,
 }
 
+#[expect(clippy::large_enum_variant, reason = "it is always boxed with the rest of its order")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Program {
     Agent {

@@ -168,8 +168,8 @@ impl Board {
             ended: self
                 .undo
                 .ended
-                .iter()
-                .map(|(id, _)| (id, self.ended.get(id), self.undo.tasks.get(id).and_then(Option::as_ref)))
+                .keys()
+                .map(|id| (id, self.ended.get(id), self.undo.tasks.get(id).and_then(Option::as_ref)))
                 .collect(),
             projects: self.undo.projects.keys().map(|id| (id, self.projects.get(id))).collect(),
             paused: self.undo.globals.as_ref().map(|_| self.paused),

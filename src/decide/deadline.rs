@@ -110,9 +110,7 @@ fn give_up(board: &mut Board, id: &TaskId, now: Now) {
 
 /// The earliest instant at which something is due, and the pulse while anything runs.
 pub(super) fn next_wake(board: &Board, now: Now) -> Option<Mono> {
-    if board.mode.is_none() {
-        return None;
-    }
+    board.mode?;
     let mut wake: Option<Mono> = None;
     let mut want = |at: Mono| wake = Some(wake.map_or(at, |w| w.min(at)));
     let mut alive = false;

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
+#[expect(clippy::large_enum_variant, reason = "events are few at a time and are moved once")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The daemon has its lock and has looked around. Comes once, before everything else.

@@ -375,10 +375,10 @@ fn fair(ready: Vec<(i64, usize, TaskId)>) -> Vec<(i64, usize, TaskId)> {
 }
 
 fn mark_trial(board: &mut Board, project: &ProjectId, profile: &str) {
-    if board.projects.get(project).is_some_and(|p| p.holds.contains_key(profile)) {
-        if let Some(hold) = board.project_mut(project).holds.get_mut(profile) {
-            hold.trial = true;
-        }
+    if board.projects.get(project).is_some_and(|p| p.holds.contains_key(profile))
+        && let Some(hold) = board.project_mut(project).holds.get_mut(profile)
+    {
+        hold.trial = true;
     }
 }
 
