@@ -16,11 +16,12 @@ pub mod protocol;
 pub mod text;
 
 pub mod git;
+pub mod host;
+pub mod process;
 pub mod store;
 
 pub mod config;
 pub mod logging;
 
+pub mod daemon;
 pub mod setup;
-pub mod host;
-pub mod process;

@@ -12,7 +12,7 @@ mod walk;
 
 pub use approve::{Approvals, Approved, Status};
 pub use branch::check_branch;
-pub use places::{Places, Surroundings};
+pub use places::{Places, Surroundings, environment};
 pub use registry::{Project, Registry};
 
 use crate::domain::ProjectId;

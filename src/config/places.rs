@@ -4,6 +4,7 @@
 use super::files::{FileError, check_private, private_folder};
 use crate::domain::ProjectId;
 use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -214,4 +215,9 @@ mod tests {
         assert!(matches!(client.socket_to_call(), Err(FileError::Unsafe { .. })));
         std::fs::remove_dir(folder).unwrap();
     }
+}
+
+/// This process's whole environment, as far as it is text: what children are given any of by name.
+pub fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
 }

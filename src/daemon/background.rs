@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Starts all background steps of an attempt.
-pub fn start(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &TaskId, epoch: Epoch, tree: &Worktree, steps: Vec<Step>) {
+pub(super) fn start(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &TaskId, epoch: Epoch, tree: &Worktree, steps: Vec<Step>) {
     for (n, step) in steps.into_iter().enumerate() {
         let run = RunId::side(task, epoch, &format!("bg{n}"));
         lock(&shared.background).entry(task.clone()).or_default().push(run.clone());
@@ -61,7 +61,7 @@ async fn one(
 }
 
 /// Ends what is still running beside a task's attempt.
-pub async fn stop(shared: &Shared, task: &TaskId) {
+pub(super) async fn stop(shared: &Shared, task: &TaskId) {
     let runs = lock(&shared.background).remove(task).unwrap_or_default();
     for run in &runs {
         // One that has ended by itself is no error.

@@ -12,13 +12,13 @@ use std::path::Path;
 const LOOKED_UP: usize = 20;
 
 /// Writes the brief of a task's attempt.
-pub async fn write(ctx: &ProjectCtx, task: &TaskId, brief: &Brief) -> Result<(), String> {
+pub(super) async fn write(ctx: &ProjectCtx, task: &TaskId, brief: &Brief) -> Result<(), String> {
     let mut dependencies = Vec::new();
     for (path, title, commit) in &brief.needs {
         let mut commits = Vec::new();
         let mut files = Vec::new();
         if let (Some(commit), true) = (commit, dependencies.len() < LOOKED_UP) {
-            let info = ctx.mirror.odb().ok().and_then(|odb| odb.commit_info(commit).ok());
+            let info = ctx.mirror.odb().ok().and_then(|odb| odb.info(commit).ok());
             if let Some(info) = info {
                 commits.extend(info.message.lines().next().map(str::to_owned));
                 if let Some(parent) = info.parents.first() {
@@ -72,7 +72,7 @@ pub async fn write(ctx: &ProjectCtx, task: &TaskId, brief: &Brief) -> Result<(),
 }
 
 /// The text of a prompt: the brief alone, a message alone where a session goes on, or both.
-pub fn text(brief: &Path, prompt: &Prompt, resumes: bool) -> Result<String, String> {
+pub(super) fn text(brief: &Path, prompt: &Prompt, resumes: bool) -> Result<String, String> {
     let read = || std::fs::read_to_string(brief).map_err(|e| format!("the brief {} cannot be read: {e}", brief.display()));
     match prompt {
         Prompt::Brief => read(),

@@ -22,7 +22,7 @@ const FILES: usize = 300;
 
 /// Keeps asks of one task in their order.
 #[derive(Default)]
-pub struct Order {
+pub(super) struct Order {
     last: HashMap<TaskId, oneshot::Receiver<()>>,
 }
 
@@ -39,7 +39,7 @@ impl Order {
 }
 
 /// Hands one ask out. Replies and the exit are the loop's own business.
-pub fn dispatch(shared: &Arc<Shared>, order: &mut Order, ask: Ask) {
+pub(super) fn dispatch(shared: &Arc<Shared>, order: &mut Order, ask: Ask) {
     match ask {
         Ask::Task { task, epoch, what } => match shared.project(&task.project) {
             Some(ctx) => task_ask(shared, &ctx, order, task, epoch, what),
@@ -232,8 +232,8 @@ fn work(ctx: &ProjectCtx, lease: &Lease, collected: Collected) -> Work {
 }
 
 /// A commit's tree.
-pub fn tree_of(ctx: &ProjectCtx, commit: &Oid) -> Option<Oid> {
-    ctx.mirror.odb().ok()?.commit_info(commit).ok().map(|c| c.tree)
+pub(super) fn tree_of(ctx: &ProjectCtx, commit: &Oid) -> Option<Oid> {
+    ctx.mirror.odb().ok()?.info(commit).ok().map(|c| c.tree)
 }
 
 async fn try_merge(

@@ -46,6 +46,8 @@ pub struct ProjectCtx {
     pub leases: Mutex<BTreeMap<String, Lease>>,
     pub proofs: Mutex<BTreeMap<String, Rescued>>,
     policy: Mutex<Option<Policy>>,
+    /// The user's own name and mail, as git in their repository has them.
+    author: Option<Who>,
 }
 
 impl ProjectCtx {
@@ -74,6 +76,7 @@ impl ProjectCtx {
             leases: Mutex::default(),
             proofs: Mutex::default(),
             policy: Mutex::default(),
+            author: author_of(&entry.code).await,
         };
         ctx.find_leases();
         Ok((ctx, receiver))
@@ -107,6 +110,17 @@ impl ProjectCtx {
         let (name, mail) =
             self.policy().map_or_else(|| ("Overnight".to_owned(), "overnight@localhost".to_owned()), |p| p.committer);
         Who { name, mail }
+    }
+
+    /// Author and committer for what an agent commits, so that its commits work whatever its HOME says.
+    pub fn author_env(&self) -> BTreeMap<String, String> {
+        let who = self.author.clone().unwrap_or_else(|| self.who());
+        let mut env = BTreeMap::new();
+        for role in ["AUTHOR", "COMMITTER"] {
+            env.insert(format!("GIT_{role}_NAME"), who.name.clone());
+            env.insert(format!("GIT_{role}_EMAIL"), who.mail.clone());
+        }
+        env
     }
 
     /// Author and time of a commit in the state repo.
@@ -180,6 +194,11 @@ async fn open_state(at: &Path, remote: Option<&str>) -> Result<StateRepo, Projec
     let config = Git::bare(at).args(["config", "--replace-all", "remote.origin.url", remote.unwrap_or("")]);
     config.run().await.map_err(|e| ProjectError::State(e.into()))?;
     StateRepo::open(at).map_err(ProjectError::State)
+}
+
+async fn author_of(code: &Path) -> Option<Who> {
+    let get = async |key: &str| Some(Git::at(code).args(["config", key]).run().await.ok()?.text()).filter(|t| !t.is_empty());
+    Some(Who { name: get("user.name").await?, mail: get("user.email").await? })
 }
 
 /// The `origin` of the person's folder, as the authority's URL; relative paths are taken from the folder.

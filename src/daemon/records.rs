@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
 
 /// The nonce of the claim that `epoch` of a task asks for.
-pub fn nonce(daemon: &str, task: &TaskId, epoch: Epoch) -> String {
+pub(super) fn nonce(daemon: &str, task: &TaskId, epoch: Epoch) -> String {
     let mut out = String::new();
     for byte in &Sha256::digest(format!("{daemon} {task} {epoch}").as_bytes())[..16] {
         let _ = write!(out, "{byte:02x}");
@@ -39,18 +39,18 @@ fn bytes_at(state: &StateRepo, tip: Option<&Oid>, path: &[u8]) -> Option<Vec<u8>
 }
 
 /// Whether `tip` has exactly these bytes at `path`.
-pub fn has(state: &StateRepo, tip: &Oid, path: &[u8], bytes: &[u8]) -> bool {
+pub(super) fn has(state: &StateRepo, tip: &Oid, path: &[u8], bytes: &[u8]) -> bool {
     bytes_at(state, Some(tip), path).is_some_and(|there| there == bytes)
 }
 
 /// The nonce under which the state repo says that `task` was last concluded.
-pub fn concluded_nonce(state: &StateRepo, tip: &Oid, task: &TaskPath) -> Option<String> {
+pub(super) fn concluded_nonce(state: &StateRepo, tip: &Oid, task: &TaskPath) -> Option<String> {
     let bytes = bytes_at(state, Some(tip), &state_path(task))?;
     state_file::read(&bytes).ok()?.concluded_nonce
 }
 
 /// `state.json` and `log.jsonl` of one record.
-pub fn changes(
+pub(super) fn changes(
     state: &StateRepo,
     tip: Option<&Oid>,
     task: &TaskId,
@@ -112,7 +112,7 @@ fn log_line(entry: &crate::decide::ask::LogEntry, owner: &str) -> LogLine {
 }
 
 /// One word for the commit's trailer.
-pub fn edit_word(edit: &WishEdit) -> &'static str {
+pub(super) fn edit_word(edit: &WishEdit) -> &'static str {
     match edit {
         WishEdit::Create { .. } => "create",
         WishEdit::Enqueue => "enqueue",
@@ -125,7 +125,7 @@ pub fn edit_word(edit: &WishEdit) -> &'static str {
 }
 
 /// The edit of one README on `tip`: `None` when it says so already, an error in words when it cannot be made.
-pub fn edit(
+pub(super) fn edit(
     state: &StateRepo,
     tip: Option<&Oid>,
     path: &TaskPath,
@@ -176,7 +176,7 @@ fn answer_section(before: &[u8], text: &str) -> String {
 }
 
 /// The board files: the root's, and one for each task that has sub-tasks.
-pub fn boards(boards: &[(Option<TaskPath>, Vec<Row>)]) -> Vec<Change> {
+pub(super) fn boards(boards: &[(Option<TaskPath>, Vec<Row>)]) -> Vec<Change> {
     boards
         .iter()
         .map(|(of, rows)| match of {

@@ -25,7 +25,7 @@ const EVENTS: usize = 50;
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// Starts the child of a task's phase (or finds it started) and reports its end.
-pub async fn run_task(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &TaskId, epoch: Epoch, what: TaskAsk) {
+pub(super) async fn run_task(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &TaskId, epoch: Epoch, what: TaskAsk) {
     let TaskAsk::Run(order) = what else { return };
     let run = order.run.clone();
     let (end, agent) = match start(shared, ctx, &order, &task.path.dotted()).await {
@@ -43,7 +43,7 @@ pub async fn run_task(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &TaskId
 }
 
 /// A check of a tree that belongs to no task.
-pub async fn run_side(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, epoch: Epoch, order: RunOrder) {
+pub(super) async fn run_side(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, epoch: Epoch, order: RunOrder) {
     let run = order.run.clone();
     let end = match start(shared, ctx, &order, "").await {
         Ok(_) => follow_quietly(shared, &run).await,
@@ -58,7 +58,7 @@ fn spawn_failed(error: String) -> RunEnd {
 }
 
 /// Ends the processes of a run.
-pub fn stop(shared: &Shared, run: &RunId, stage: StopStage) {
+pub(super) fn stop(shared: &Shared, run: &RunId, stage: StopStage) {
     let how = match stage {
         StopStage::Term => Stop::Term,
         StopStage::Kill => Stop::Kill,
@@ -70,7 +70,7 @@ pub fn stop(shared: &Shared, run: &RunId, stage: StopStage) {
 }
 
 /// After a restart a run may be stopped before anybody follows it.
-pub fn follow_if_unfollowed(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &TaskId, run: &RunId) {
+pub(super) fn follow_if_unfollowed(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &TaskId, run: &RunId) {
     if shared.is_followed(run) {
         return;
     }
@@ -83,7 +83,7 @@ pub fn follow_if_unfollowed(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &
 }
 
 /// A run that belongs to no phase: it is ended, settled and forgotten.
-pub async fn end_orphan(shared: &Arc<Shared>, run: &RunId) {
+pub(super) async fn end_orphan(shared: &Arc<Shared>, run: &RunId) {
     tracing::warn!(%run, "a run that nothing waits for is ended");
     stop(shared, run, StopStage::Term);
     let soft = tokio::time::timeout(Duration::from_secs(10), shared.runs.follow(run, Box::new(|_| {}))).await;
@@ -132,6 +132,12 @@ async fn start(shared: &Shared, ctx: &ProjectCtx, order: &RunOrder, dotted: &str
         drain_grace: DRAIN,
     };
     shared.runs.spawn(&run).map_err(|e| super::chain(&e))?;
+    // For whoever reads the transcript later; without it the output is shown as it is.
+    let kind = match &order.program {
+        Program::Agent { profile, .. } => profile.kind.word(),
+        Program::Command { .. } => "command",
+    };
+    let _ = std::fs::write(shared.places.runs().join(order.run.as_str()).join("kind"), kind);
     Ok(reader)
 }
 
@@ -323,16 +329,16 @@ fn newest_below(root: &Path) -> Option<SystemTime> {
 }
 
 /// What a run used, for the history; nothing for plain commands.
-pub fn usage_of(agent: Option<&AgentReport>) -> Usage {
+pub(super) fn usage_of(agent: Option<&AgentReport>) -> Usage {
     agent.map(|a| a.usage).unwrap_or_default()
 }
 
 /// The verdict's word, where an adapter gave one.
-pub fn verdict_word(agent: Option<&AgentReport>) -> Option<&'static str> {
+pub(super) fn verdict_word(agent: Option<&AgentReport>) -> Option<&'static str> {
     agent.map(|a| &a.verdict).map(Verdict::word)
 }
 
 /// Variables by name, from the daemon's own environment.
-pub fn pass(names: &[String], from: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+pub(super) fn pass(names: &[String], from: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     names.iter().filter_map(|n| from.get(n).map(|v| (n.clone(), v.clone()))).collect()
 }

@@ -21,7 +21,7 @@ const SETTLE: Duration = Duration::from_millis(25);
 const FOLDERS: usize = 4000;
 
 /// Watches one project until the daemon ends. Gives whether it is watched.
-pub fn watch(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>) -> bool {
+pub(super) fn watch(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>) -> bool {
     let (touched, mut touches) = mpsc::channel::<()>(1);
     let folders = Arc::new(AtomicBool::new(false));
     let watcher = match start_watch(&ctx.state_folder, touched, folders.clone()) {
@@ -65,7 +65,7 @@ pub fn watch(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>) -> bool {
 }
 
 /// Asks the remote often while there is one: other machines queue work there.
-pub fn poll_remote(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, pace: Duration) {
+pub(super) fn poll_remote(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, pace: Duration) {
     if ctx.state.remote().is_none() {
         return;
     }
@@ -156,7 +156,7 @@ fn folders_below(root: &Path) -> Vec<PathBuf> {
 }
 
 /// Signals as events: TERM leaves agents running, INT (in the foreground) stops them, HUP reads the configuration afresh.
-pub fn signals(shared: &Arc<Shared>, foreground: bool, reload: mpsc::UnboundedSender<()>) -> std::io::Result<()> {
+pub(super) fn signals(shared: &Arc<Shared>, foreground: bool, reload: mpsc::UnboundedSender<()>) -> std::io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let shared = shared.clone();

@@ -8,20 +8,23 @@ use super::wishes::WishReader;
 use crate::decide::ask::Record;
 use crate::decide::event::{Answer, RequestId, SideAnswer, WishEdit};
 use crate::decide::Event;
-use crate::domain::lease::{CLAIM_REFS, Claim, Held, claim_ref};
+use crate::domain::lease::{Claim, Held, claim_ref};
 use crate::domain::{Epoch, Oid, TaskId, TaskPath};
 use crate::git::claim_ref::{CLAIM_VERSION, ClaimAnswer, ClaimMove, MoveAnswer};
-use crate::git::folder::Imported;
+use crate::git::folder_update::{BroughtUp, Imported};
 use crate::git::state_absorb::Peer;
 use crate::git::state_commit::Change;
 use crate::git::state_publish::{Batch, Op, OpResult, Pending, PublishOutcome};
 use crate::text::board_file::Row;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// A record that nobody waits for is tried again after this long.
 const LATER: Duration = Duration::from_secs(15);
+/// How often an unknown outcome is looked into before the asker is told that it failed; what was recorded all the same is
+/// found when it is asked again.
+const UNKNOWN_TRIES: u32 = 3;
 
 /// What the worker is asked to do.
 pub enum StateOp {
@@ -34,6 +37,8 @@ pub enum StateOp {
     Look { whole: bool },
     /// Ask the remote for what is new.
     Fetch,
+    /// Everything before this is done: say so, and end.
+    Close(oneshot::Sender<()>),
 }
 
 pub struct StateWorker {
@@ -60,7 +65,14 @@ impl StateWorker {
             while let Ok(more) = ops.try_recv() {
                 batch.push(more);
             }
+            let last = batch.iter().position(|op| matches!(op, StateOp::Close(_)));
+            let mut rest = last.map_or_else(Vec::new, |n| batch.split_off(n));
             self.serve(batch).await;
+            if let Some(StateOp::Close(done)) = rest.drain(..).next() {
+                // Whoever asked may be gone.
+                let _ = done.send(());
+                return;
+            }
         }
     }
 
@@ -106,7 +118,10 @@ impl StateWorker {
         let concluded = |path: &TaskPath| records::concluded_nonce(&state, tip.as_ref()?, path);
         let answers = match self.ctx.state.claim(&claims, &by, concluded).await {
             Ok(answers) => answers,
-            Err(e) => vec![],
+            Err(e) => {
+                self.note_trouble(&super::chain(&e));
+                vec![]
+            }
         };
         for (i, (task, epoch)) in tasks.into_iter().enumerate() {
             let answer = match answers.get(i).cloned() {
@@ -181,44 +196,59 @@ impl StateWorker {
             };
             ops.push(Op { claim });
         }
-        let mut pending = Pending::default();
-        let mut answers: Vec<Result<OpResult, String>> = Vec::new();
         let mut refused: Vec<(usize, String)> = Vec::new();
-        for _ in 0..3 {
-            let state = self.ctx.state.clone();
-            let (daemon, owner) = (self.daemon.clone(), self.owner.clone());
-            refused.clear();
-            let refusals = &mut refused;
-            let by = self.ctx.identity();
-            let build = |tip: Option<&Oid>, live: &[usize]| {
-                refusals.clear();
-                Ok(build(&state, &daemon, &owner, tip, live, &writes, refusals))
-            };
-            let outcome = self.ctx.state.publish(&ops, &by, pending, build).await;
-            (pending, answers) = match outcome {
-                Ok(PublishOutcome::Published(done)) => {
-                    self.trouble = None;
-                    break answers = done.ops.into_iter().map(Ok).collect();
-                }
-                Ok(PublishOutcome::Unknown(trouble, pending)) => {
-                    self.note_trouble(&trouble.text);
-                    (pending, vec![Err(first_line(&trouble.text)); writes.len()])
-                }
-                Ok(PublishOutcome::Failed(trouble)) => {
-                    self.note_trouble(&trouble.text);
-                    break answers = vec![Err(first_line(&trouble.text)); writes.len()];
-                }
-                Ok(PublishOutcome::GaveUp { pushes }) => {
-                    break answers = vec![Err(format!("others were faster {pushes} times")); writes.len()];
-                }
-                Err(e) => break answers = vec![Err(super::chain(&e)); writes.len()],
-            };
-        }
+        let answers = self.publish(&ops, &writes, &mut refused).await;
         for (i, write) in writes.into_iter().enumerate() {
             let answer = answers.get(i).cloned().unwrap_or_else(|| Err("no answer".into()));
             let refusal = refused.iter().find(|(n, _)| *n == i).map(|(_, why)| why.clone());
             self.written(write, answer, refusal);
         }
+    }
+
+    /// Publishes the writes, and after an unknown outcome once more with what is known of it: that is the way to find out.
+    async fn publish(
+        &mut self,
+        ops: &[Op],
+        writes: &[StateOp],
+        refused: &mut Vec<(usize, String)>,
+    ) -> Vec<Result<OpResult, String>> {
+        let mut pending = Pending::default();
+        let mut last = String::new();
+        for _ in 0..UNKNOWN_TRIES {
+            let state = self.ctx.state.clone();
+            let (daemon, owner) = (self.daemon.clone(), self.owner.clone());
+            let refusals = &mut *refused;
+            let by = self.ctx.identity();
+            let build = |tip: Option<&Oid>, live: &[usize]| {
+                refusals.clear();
+                Ok(build(&state, &daemon, &owner, tip, live, writes, refusals))
+            };
+            match self.ctx.state.publish(ops, &by, pending, build).await {
+                Ok(PublishOutcome::Published(done)) => {
+                    self.trouble = None;
+                    return done.ops.into_iter().map(Ok).collect();
+                }
+                Ok(PublishOutcome::Unknown(trouble, earlier)) => {
+                    self.note_trouble(&trouble.text);
+                    last = first_line(&trouble.text);
+                    pending = earlier;
+                }
+                Ok(PublishOutcome::Failed(trouble)) => {
+                    self.note_trouble(&trouble.text);
+                    last = first_line(&trouble.text);
+                    break;
+                }
+                Ok(PublishOutcome::GaveUp { pushes }) => {
+                    last = format!("others were faster {pushes} times");
+                    break;
+                }
+                Err(e) => {
+                    last = super::chain(&e);
+                    break;
+                }
+            }
+        }
+        vec![Err(last); writes.len()]
     }
 
     /// The claim that a conclusion gives back: the one that is held, or one of ours that a lost answer left behind.
@@ -267,7 +297,7 @@ impl StateWorker {
                 Ok(_) => SideAnswer::BoardPublished,
                 Err(why) => SideAnswer::Failed { why },
             }),
-            StateOp::Claim { .. } | StateOp::Look { .. } | StateOp::Fetch => {}
+            StateOp::Claim { .. } | StateOp::Look { .. } | StateOp::Fetch | StateOp::Close(_) => {}
         }
     }
 
@@ -407,7 +437,7 @@ impl StateWorker {
         let ctx = self.ctx.clone();
         let (Some(folder), Some(tip)) = (&ctx.folder, super::project::tip(&ctx.state)) else { return };
         let said = match folder.bring_up(&ctx.state, &tip, imported).await {
-            Ok(crate::git::folder::BroughtUp::LeftAlone(why)) => Some(format!("{why:?}")),
+            Ok(BroughtUp::LeftAlone(why)) => Some(format!("{why:?}")),
             Ok(_) => None,
             Err(e) => Some(super::chain(&e)),
         };
@@ -464,7 +494,7 @@ fn build(
                 Err(why) => refusals.push((*i, why)),
             },
             StateOp::Boards { boards, .. } => batch.changes.extend(records::boards(boards)),
-            StateOp::Claim { .. } | StateOp::Look { .. } | StateOp::Fetch => {}
+            StateOp::Claim { .. } | StateOp::Look { .. } | StateOp::Fetch | StateOp::Close(_) => {}
         }
     }
     let subject = match lines.as_slice() {
@@ -481,6 +511,3 @@ fn first_line(text: &str) -> String {
     line.truncate(line.char_indices().nth(300).map_or(line.len(), |(i, _)| i));
     line
 }
-
-/// Used by tests of this file's neighbours: where claims live.
-pub const CLAIMS: &str = CLAIM_REFS;

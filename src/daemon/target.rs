@@ -9,7 +9,7 @@ use crate::domain::{Oid, TaskPath};
 use crate::git::{land, merge, rescue};
 
 /// Looks at both branches and does what can be done without a check.
-pub async fn prepare(ctx: &ProjectCtx, base: &str, into: &str) -> Result<SideAnswer, String> {
+pub(super) async fn prepare(ctx: &ProjectCtx, base: &str, into: &str) -> Result<SideAnswer, String> {
     let words = |e: &dyn std::error::Error| super::chain(e);
     ctx.mirror.refresh().await.map_err(|e| words(&e))?;
     for restored in ctx.mirror.take_restored() {

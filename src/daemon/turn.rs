@@ -18,11 +18,11 @@ use crate::protocol::reply::{ErrorKind, Failure};
 use crate::protocol::view::EventLine;
 use crate::protocol::{Reply, Request};
 use crate::store::Store;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Duration, Instant};
-use tokio::sync::{mpsc, watch};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// Exit codes of a daemon that could not start, told apart for service managers.
 const EXIT_USAGE: u8 = 2;
@@ -59,6 +59,8 @@ pub(super) struct Ring {
     pub alarms: BTreeMap<&'static str, String>,
     pub watched: BTreeMap<ProjectId, bool>,
     printer: Option<super::logs::Printer>,
+    /// Tasks that ended without being merged since the start.
+    failed: BTreeSet<crate::domain::TaskId>,
     exit: bool,
 }
 
@@ -117,7 +119,7 @@ fn start(places: &Places, how: &How) -> Result<ExitCode, StartError> {
 
 impl Ring {
     /// Opens the data folder. The caller holds the lock.
-    pub async fn open(places: &Places) -> Result<Self, StartError> {
+    pub(super) async fn open(places: &Places) -> Result<Self, StartError> {
         let store = open_store(places).await?;
         let binary = crate::process::own_binary().map_err(|e| fail(EXIT_OTHER, format!("own binary: {e}")))?;
         let runs = Runs::open(&places.runs(), binary).map_err(|e| fail(EXIT_OTHER, chain(&e)))?;
@@ -154,6 +156,7 @@ impl Ring {
             alarms: BTreeMap::new(),
             watched: BTreeMap::new(),
             printer: None,
+            failed: BTreeSet::new(),
             exit: false,
         })
     }
@@ -194,7 +197,7 @@ impl Ring {
     }
 
     /// Opens projects that are registered and not open yet. One that cannot be opened is an alarm, not an end.
-    pub async fn open_projects(&mut self) {
+    pub(super) async fn open_projects(&mut self) {
         let list = match registry(&self.shared.places).list() {
             Ok(list) => list,
             Err(e) => {
@@ -230,7 +233,7 @@ impl Ring {
     }
 
     /// Tells the board each project's approved configuration.
-    pub fn configure(&mut self) {
+    pub(super) fn configure(&mut self) {
         for ctx in self.shared.all_projects() {
             match ctx.load_policy(&self.shared.places) {
                 Ok(Some(policy)) => {
@@ -316,38 +319,42 @@ impl Ring {
         let now = crate::host::clock::now();
         let all_read = self.shared.all_projects().iter().all(|c| self.board.projects.get(&c.id).is_some_and(|p| p.read));
         let quiet = self.board.projects.values().all(|p| p.board_due.is_none() && p.board_busy.is_none());
-        all_read && publish::is_idle(&self.board, now) && (quiet || self.board.tasks.is_empty() || self.board.night.is_none())
+        all_read && quiet && publish::is_idle(&self.board, now)
     }
 
     fn exit_code(&self, how: &How) -> ExitCode {
         let How::Foreground { until_idle: true, project, .. } = how else { return ExitCode::SUCCESS };
         let mine = |id: &ProjectId| project.as_ref().is_none_or(|p| p == id);
-        let night = self.board.night.as_ref().map(|n| n.started);
         let open = self.board.tasks.iter().any(|(id, t)| {
             mine(&id.project) && t.wish.status == crate::domain::task::WishStatus::Queued && t.wish.wish.is_none()
         });
-        let failed = self.board.failed_since(night).iter().any(|id| mine(&id.project));
+        let failed = self.failed.iter().any(|id| mine(&id.project));
         if open || failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
     }
 
     /// One turn over a batch of events.
-    pub async fn process(&mut self, batch: Vec<Event>) {
+    pub(super) async fn process(&mut self, batch: Vec<Event>) {
         let now = crate::host::clock::now();
         for event in &batch {
             self.board.turn(event.clone(), now);
         }
         self.board.settle(now);
         let changes = self.board.changes();
+        let ended: Vec<_> =
+            changes.ended.iter().map(|(id, c, _)| ((*id).clone(), c.is_some_and(|c| !c.outcome.satisfies()))).collect();
         let journal = self.board.journal();
         let night = self.board.night.as_ref().map(|n| n.number);
         let seqs = if changes.is_empty() && journal.is_empty() {
             Ok(0..0)
         } else {
-            self.shared.store.save(&changes, journal, night, now.wall).await
+            self.shared.store.save(&changes, journal, night, now).await
         };
         match seqs {
             Ok(seqs) => {
                 self.board.saved();
+                for (id, failed) in ended {
+                    let _ = if failed { self.failed.insert(id) } else { self.failed.remove(&id) };
+                }
                 self.alarms.remove("database");
                 *lock(&self.shared.night) = night;
                 let journal = self.board.take_journal();
@@ -407,7 +414,7 @@ impl Ring {
     }
 
     /// A request from a face: answered from memory, or turned into an event of the ring.
-    pub async fn call(&mut self, call: Incoming) {
+    pub(super) async fn call(&mut self, call: Incoming) {
         let Incoming { request, replies } = call;
         if let Request::Events { project, path, since, limit, follow } = request {
             let (lines, next) = views::events(&self.shared, project.as_ref(), path.as_ref(), since, limit).await;
@@ -448,18 +455,28 @@ impl Ring {
     }
 
     /// Lets go of everything; what is under way is found again at the next start.
-    pub async fn close(self) {
+    pub(super) async fn close(self) {
         let _ = self.shared.closed.send(true);
-        let until = Instant::now() + LEAVE;
-        // Records on their way out are given a moment; they would be sent again otherwise.
-        while Instant::now() < until && !self.events.is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        // Records on their way out are given a moment, and folders are brought up; else the next start does it.
+        let mut ends = Vec::new();
+        for ctx in self.shared.all_projects() {
+            let (done, end) = oneshot::channel();
+            let _ = ctx.ops.send(StateOp::Close(done));
+            ends.push(end);
+        }
+        let all = async {
+            for end in ends {
+                let _ = end.await;
+            }
+        };
+        if tokio::time::timeout(LEAVE, all).await.is_err() {
+            tracing::warn!("the state repo is still busy; what is left is done at the next start");
         }
         tracing::info!("overnight ends");
     }
 
     /// The next event, for whoever turns the ring without a daemon.
-    pub async fn next_event(&mut self, within: Duration) -> bool {
+    pub(super) async fn next_event(&mut self, within: Duration) -> bool {
         let wake = self.wake().min(within);
         tokio::select! {
             event = self.events.recv(), if self.backlog.is_empty() => {

@@ -50,7 +50,7 @@ pub(super) async fn answer(ring: &Ring, request: &Request) -> Option<Reply> {
     })
 }
 
-pub mod report;
+pub(super) mod report;
 
 fn key(project: &ProjectId, path: &TaskPath) -> TaskId {
     TaskId { project: project.clone(), path: path.clone() }
@@ -405,7 +405,7 @@ async fn diff_of(ctx: &ProjectCtx, base: &str, into: &str, patch: bool) -> Resul
     let stat = land::diff_stat(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
     let files = stat
         .into_iter()
-        .map(|f| FileLine { path: crate::domain::safe::bytes(&f.path), added: f.added, removed: f.removed })
+        .map(|f| FileLine { path: crate::domain::safe::bytes(&f.path), added: f.lines.map(|l| l.0), removed: f.lines.map(|l| l.1) })
         .collect();
     let patch = if patch {
         let bytes = land::diff_patch(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;

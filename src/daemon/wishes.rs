@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What was read so far.
 #[derive(Default)]
-pub struct WishReader {
+pub(super) struct WishReader {
     read: Option<Oid>,
     known: BTreeSet<TaskPath>,
     invalid: BTreeMap<String, Vec<Invalid>>,
@@ -22,7 +22,7 @@ pub struct WishReader {
 
 impl WishReader {
     /// The news since the last reading; `None` when there is none. `whole` reads everything afresh.
-    pub fn read(&mut self, state: &StateRepo, whole: bool) -> Result<Option<WishNews>, StateError> {
+    pub(super) fn read(&mut self, state: &StateRepo, whole: bool) -> Result<Option<WishNews>, StateError> {
         let Some(tip) = state.tip()? else { return Ok(Some(WishNews { whole: true, ..WishNews::default() })) };
         let news = match &self.read {
             Some(old) if !whole && *old == tip => WishNews::default(),
@@ -134,7 +134,7 @@ impl WishReader {
     }
 
     /// Whether a file of the person's folder may be taken in, and whose it is. What is wrong with it is kept.
-    pub fn judge(&mut self, path: &[u8], bytes: &[u8]) -> Result<TaskPath, ()> {
+    pub(super) fn judge(&mut self, path: &[u8], bytes: &[u8]) -> Result<TaskPath, ()> {
         let place = crate::domain::safe::bytes(path);
         let Some(task) = task_of(path) else {
             let set = task_file::read_all([(
@@ -155,7 +155,7 @@ impl WishReader {
     }
 
     /// A file of the folder that was not even read.
-    pub fn refuse_folder_file(&mut self, path: &[u8], why: &str) {
+    pub(super) fn refuse_folder_file(&mut self, path: &[u8], why: &str) {
         let place = crate::domain::safe::bytes(path);
         let one = Invalid { place: place.clone(), line: None, reason: why.to_owned() };
         self.folder_invalid.insert(place, vec![one]);

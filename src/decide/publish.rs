@@ -7,6 +7,7 @@ use super::event::SideAnswer;
 use super::{explain, orders};
 use crate::domain::phase::Phase;
 use crate::domain::{Epoch, Now, ProjectId, TaskId};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Boards are views: they follow at this pace.
@@ -53,26 +54,24 @@ pub(super) fn published(board: &mut Board, id: &TaskId, epoch: Epoch) {
 }
 
 fn boards(board: &mut Board, now: Now) {
-    let due: Vec<ProjectId> = board
-        .projects
-        .iter()
-        .filter(|(_, p)| p.board_busy.is_none() && p.board_due.is_some_and(|at| at <= now.mono))
-        .map(|(id, _)| id.clone())
-        .collect();
-    for id in due {
-        let epoch = board.ask_project(&id, ProjectAsk::PublishBoard);
+    // Whatever was journalled may have changed a row. While tasks move a board follows at its pace; when they rest it is
+    // brought up at once. What is said of the board itself changes no row.
+    let touched: BTreeSet<ProjectId> =
+        board.journal.iter().filter(|l| l.kind != "board").filter_map(|l| l.project.clone()).collect();
+    let moving = board.mode == Some(Mode::Working) && board.tasks.values().any(|t| t.phase.is_active());
+    let ids: Vec<ProjectId> = board.projects.keys().cloned().collect();
+    for id in ids {
         let project = board.project_soft(&id);
-        project.board_due = None;
-        project.board_busy = Some(epoch);
-    }
-    // Whatever was journalled may have changed a row.
-    let touched: Vec<ProjectId> = board.journal.iter().filter_map(|l| l.project.clone()).collect();
-    for id in touched {
-        let quiet = board.projects.get(&id).is_some_and(|p| p.board_due.is_none());
-        if quiet {
-            let wait = if board.mode == Some(Mode::Working) { BOARD_PACE } else { Duration::ZERO };
-            board.project_soft(&id).board_due = Some(now.mono.after(wait));
+        if touched.contains(&id) && project.board_due.is_none() {
+            project.board_due = Some(now.mono.after(BOARD_PACE));
         }
+        let due = project.board_due.is_some_and(|at| at <= now.mono || !moving);
+        if !due || project.board_busy.is_some() {
+            continue;
+        }
+        project.board_due = None;
+        let epoch = board.ask_project(&id, ProjectAsk::PublishBoard);
+        board.project_soft(&id).board_busy = Some(epoch);
     }
 }
 

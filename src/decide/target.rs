@@ -34,7 +34,8 @@ pub fn baseline_of<'a>(project: &'a Project, tree: &Oid) -> Option<&'a Baseline>
 pub(super) fn levels(board: &mut Board, now: Now) {
     let ids: Vec<ProjectId> = board.projects.keys().cloned().collect();
     for id in ids {
-        if board.mode == Some(Mode::Working) {
+        let landing = board.projects.get(&id).is_some_and(|p| p.land.is_some());
+        if board.mode == Some(Mode::Working) || (board.mode == Some(Mode::Serving) && landing) {
             prepare(board, &id, now);
             baseline(board, &id, now);
             join(board, &id);

@@ -227,6 +227,11 @@ impl RunId {
         Self(format!("{}._{}.{}", project.as_str(), what, epoch.0))
     }
 
+    /// A run beside the one that `epoch` asks for; `what` is a slug. Its last part is no number, so it is nobody's phase.
+    pub fn side(task: &TaskId, epoch: Epoch, what: &str) -> Self {
+        Self(format!("{}.{}.{}.{what}", task.project.as_str(), task.path.dotted(), epoch.0))
+    }
+
     /// Takes a run folder's name as it is; `None` for names that no run of ours can have.
     pub fn from_folder(name: &str) -> Option<Self> {
         let ok = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.' | b'_');

@@ -163,7 +163,7 @@ impl Mirror {
         Ok(Git::bare(&self.git_dir))
     }
 
-    pub(super) fn odb(&self) -> Result<Odb, OdbError> {
+    pub fn odb(&self) -> Result<Odb, OdbError> {
         Odb::open(&self.git_dir).or_else(|e| {
             // Most likely a configuration that an agent left unreadable.
             let restored = self.verify_seal().is_ok_and(|r| !r.is_empty());

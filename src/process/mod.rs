@@ -145,6 +145,16 @@ impl Runs {
         Ok(())
     }
 
+    /// Whether a shim has taken this run, at whatever time.
+    pub fn is_started(&self, run: &RunId) -> bool {
+        self.folder_of(run).is_started()
+    }
+
+    /// Whether the run's end is on record.
+    pub fn has_ended(&self, run: &RunId) -> bool {
+        self.path_of(run).join("exit.json").exists()
+    }
+
     /// Moves the dead-man limit of a run; the shim sees it within a second.
     pub fn extend(&self, run: &RunId, alive_until_ms: u64) -> Result<(), ProcessError> {
         let folder = self.known(run)?;

@@ -1,7 +1,10 @@
 //! What needs no running loop: finding out what a repository is made of and writing its first configuration.
 
+pub mod demo;
 pub mod detect;
+pub mod doctor;
 mod ecosystems;
+pub mod init;
 mod probe;
 mod render;
 
