@@ -13,6 +13,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Some("approve") => { let pl = places(); let b = std::fs::read("overnight.toml").unwrap(); let c = overnight::config::parse(std::path::Path::new("overnight.toml"), &b).unwrap(); println!("{}", overnight::config::Approvals::new(pl.data.clone()).approve(&c.name, &b).unwrap()); ExitCode::SUCCESS }
+        Some("demo") => { let d = overnight::setup::demo::prepare(&overnight::setup::demo::DemoOptions { agent: args.next().map(|a| a.into_string().unwrap()), dir: Some("/tmp/demo".into()) }).unwrap(); println!("{d:?}"); overnight::daemon::run(&d.places, overnight::daemon::How::Foreground { until_idle: true, project: None, verbose: false }) }
         Some("run") => overnight::daemon::run(&places(), overnight::daemon::How::Foreground { until_idle: true, project: None, verbose: std::env::var_os("V").is_some() }),
         Some("req") => { let r: overnight::protocol::Request = serde_json::from_str(args.next().unwrap().to_str().unwrap()).unwrap(); println!("{}", serde_json::to_string_pretty(&overnight::daemon::serve(&places(), r)).unwrap()); ExitCode::SUCCESS }
         _ => ExitCode::SUCCESS,
