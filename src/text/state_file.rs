@@ -313,7 +313,7 @@ mod tests {
         let text = String::from_utf8(append_log(b"", &read_log(&log).lines[..1])).unwrap();
         assert_eq!(
             text,
-            "{\"ts\":\"2026-05-04T09:12:03.007Z\",\"from\":\"queued\",\"to\":\"claimed\",\"epoch\":3,\"actor\":\"host\\nforged\"}\n"
+            "{\"ts\":\"2026-05-04T09:12:03.007Z\",\"from\":\"queued\",\"to\":\"claiming\",\"epoch\":3,\"actor\":\"host\\nforged\"}\n"
         );
     }
 
