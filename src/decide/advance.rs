@@ -1,7 +1,7 @@
 //! One attempt's way: what each answer means in the phase it comes in. Stale answers (of an older epoch, or of a run that
 //! is not the task's) are dropped here and nowhere else.
 
-use super::ask::TaskAsk;
+use super::ask::{NoticeKind, TaskAsk};
 use super::board::{Board, Mode, RunFacts, Task};
 use super::children::{collected, run_ended};
 use super::ending::{claim_gone, cleaned, fail};
@@ -39,7 +39,12 @@ pub(super) fn enter(board: &mut Board, id: &TaskId, phase: Phase, why: &str, now
     if let (true, Some(Mode::Stopping), Some(child)) = (starts, board.mode, phase.child()) {
         return enter(board, id, Phase::Backoff { again: child.again() }, "the daemon is stopping", now);
     }
+    // Background steps run beside the work and end with it, wherever that stops.
+    if !phase.holds_slot() {
+        stop_background(board, id);
+    }
     let Some(task) = board.task_mut(id) else { return };
+    let waited = matches!(task.phase, Phase::Waiting { .. });
     let entry = orders::entry(task, &phase, why, now);
     task.log.push(entry);
     if task.log.len() > LOG_MAX {
@@ -54,6 +59,10 @@ pub(super) fn enter(board: &mut Board, id: &TaskId, phase: Phase, why: &str, now
     task.since = now.mono;
     task.since_wall = now.wall;
     let (epoch, word) = (task.epoch, task.phase.word());
+    if waited {
+        // What it waits for the next time is told anew.
+        board.clear_notice(&id.project, Some(&id.path), NoticeKind::NeedsYou);
+    }
     board.note(id, epoch, word, why, now);
     ask_again(board, id, now);
 }
@@ -104,6 +113,14 @@ fn start_background(board: &mut Board, id: &TaskId, epoch: Epoch) {
     let steps = plan.chain.background.clone();
     task.background = true;
     board.ask_task(id, epoch, TaskAsk::StartBackground { worktree, steps });
+}
+
+fn stop_background(board: &mut Board, id: &TaskId) {
+    let Some(task) = board.task_mut(id) else { return };
+    if std::mem::take(&mut task.background) {
+        let epoch = task.epoch;
+        board.ask_task(id, epoch, TaskAsk::StopBackground);
+    }
 }
 
 fn answered(board: &mut Board, id: &TaskId, epoch: Epoch, answer: Answer, now: Now) {

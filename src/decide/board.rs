@@ -74,6 +74,22 @@ struct Undo {
     ended: BTreeMap<TaskId, Option<Concluded>>,
     projects: BTreeMap<ProjectId, Option<Project>>,
     globals: Option<(bool, Option<Night>)>,
+    /// As they were before a soft change that came first; these are never saved, but they roll back.
+    soft_tasks: BTreeMap<TaskId, Task>,
+    soft_projects: BTreeMap<ProjectId, Project>,
+    /// What the board itself remembers between turns.
+    memory: Option<Memory>,
+}
+
+/// What lives as long as the daemon and is in no row.
+#[derive(Debug, Clone, Default)]
+struct Memory {
+    mode: Option<Mode>,
+    last_turn: Option<Mono>,
+    promised: Option<Mono>,
+    settling: Vec<RequestId>,
+    stop_reply: Option<RequestId>,
+    noticed: BTreeSet<(ProjectId, Option<TaskPath>, NoticeKind)>,
 }
 
 /// The rows that the turns since the last save have changed.
@@ -119,6 +135,7 @@ impl Board {
 
     /// Handles one event. Asks gather until `take_asks`; they may be handed out only after the changes were saved.
     pub fn turn(&mut self, event: Event, now: Now) {
+        self.remember();
         self.notice_gap(now);
         super::advance::handle(self, event, now);
     }
@@ -129,6 +146,7 @@ impl Board {
             return;
         }
         super::deadline::apply(self, now);
+        super::requests::levels(self, now);
         super::target::levels(self, now);
         super::merge::levels(self, now);
         super::schedule::levels(self, now);
@@ -204,12 +222,34 @@ impl Board {
                 None => drop(self.projects.remove(&id)),
             }
         }
+        // A soft change that came first knows the older value.
+        self.tasks.extend(undo.soft_tasks);
+        self.projects.extend(undo.soft_projects);
         if let Some((paused, night)) = undo.globals {
             self.paused = paused;
             self.night = night;
         }
+        if let Some(memory) = undo.memory {
+            self.mode = memory.mode;
+            self.last_turn = memory.last_turn;
+            self.promised = memory.promised;
+            self.settling = memory.settling;
+            self.stop_reply = memory.stop_reply;
+            self.noticed = memory.noticed;
+        }
         self.asks.clear();
         self.journal.clear();
+    }
+
+    fn remember(&mut self) {
+        self.undo.memory.get_or_insert_with(|| Memory {
+            mode: self.mode,
+            last_turn: self.last_turn,
+            promised: self.promised,
+            settling: self.settling.clone(),
+            stop_reply: self.stop_reply,
+            noticed: self.noticed.clone(),
+        });
     }
 
     /// A task to be changed; its row is saved with the next batch.
@@ -221,7 +261,11 @@ impl Board {
 
     /// A task whose change is not worth a save: facts that a restart finds out again.
     pub(super) fn task_soft(&mut self, id: &TaskId) -> Option<&mut Task> {
-        self.tasks.get_mut(id)
+        let task = self.tasks.get_mut(id)?;
+        if !self.undo.tasks.contains_key(id) {
+            self.undo.soft_tasks.entry(id.clone()).or_insert_with(|| task.clone());
+        }
+        Some(task)
     }
 
     pub(super) fn put_task(&mut self, task: Task) {
@@ -253,7 +297,11 @@ impl Board {
 
     /// A project whose change is not worth a save.
     pub(super) fn project_soft(&mut self, id: &ProjectId) -> &mut Project {
-        self.projects.entry(id.clone()).or_default()
+        let project = self.projects.entry(id.clone()).or_default();
+        if !self.undo.projects.contains_key(id) {
+            self.undo.soft_projects.entry(id.clone()).or_insert_with(|| project.clone());
+        }
+        project
     }
 
     pub(super) fn touch_globals(&mut self) {
@@ -298,6 +346,12 @@ impl Board {
         });
     }
 
+    /// A line about the board as a whole.
+    pub(super) fn note_all(&mut self, kind: &'static str, text: impl Into<String>, now: Now) {
+        let text = text.into();
+        self.journal.push(JournalLine { at: now.wall, project: None, task: None, epoch: Epoch(0), kind, text });
+    }
+
     /// One notice per cause; `clear_notice` allows the next.
     pub(super) fn notify(&mut self, project: &ProjectId, task: Option<&TaskPath>, kind: NoticeKind, text: String) {
         if self.noticed.insert((project.clone(), task.cloned(), kind)) {
@@ -324,14 +378,8 @@ impl Board {
             return;
         }
         self.shift(gap);
-        self.journal.push(JournalLine {
-            at: now.wall,
-            project: None,
-            task: None,
-            epoch: Epoch(0),
-            kind: "gap",
-            text: format!("nothing ran for about {}; all clocks were moved on by it", crate::domain::time::human(gap)),
-        });
+        let slept = crate::domain::time::human(gap);
+        self.note_all("gap", format!("nothing ran for about {slept}; all clocks were moved on by it"), now);
     }
 
     fn shift(&mut self, gap: Duration) {
@@ -350,8 +398,10 @@ impl Board {
                 }
             }
         }
-        for project in self.projects.values_mut() {
-            if let Some(check) = &mut project.check {
+        let ids: Vec<ProjectId> =
+            self.projects.iter().filter(|(_, p)| p.check.is_some()).map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            if let Some(check) = &mut self.project_soft(&id).check {
                 move_on(&mut check.since);
                 if let Some((_, at)) = &mut check.stop {
                     move_on(at);

@@ -2,7 +2,7 @@
 //! comes next on the way from the agent's work to the merge queue.
 
 use super::advance::{TRIES, before, enter, try_again};
-use super::ask::{NoticeKind, TaskAsk};
+use super::ask::NoticeKind;
 use super::board::{Board, Failure};
 use super::ending::{claim_gone, end_attempt, fail, finally};
 use super::event::{Answer, Work};
@@ -110,7 +110,12 @@ pub(super) fn collected(board: &mut Board, id: &TaskId, then: Then, answer: Answ
             task.work = Some(work);
             match then {
                 Then::Merge => ready_to_merge(board, id, "after steps are in", now),
-                Then::Check if changed => checking(board, id, 0, &format!("{files} files changed"), now),
+                Then::Check if changed => {
+                    // It asked and did the work all the same: the work is judged, the question is void.
+                    task.question = None;
+                    let s = if files == 1 { "" } else { "s" };
+                    checking(board, id, 0, &format!("{files} file{s} changed"), now);
+                }
                 Then::Check => super::verdicts::no_changes(board, id, now),
             }
         }
@@ -175,21 +180,13 @@ fn after(board: &mut Board, id: &TaskId, n: usize, ran: bool, why: &str, now: No
     }
 }
 
-fn ready_to_merge(board: &mut Board, id: &TaskId, why: &str, now: Now) {
-    stop_background(board, id);
+pub(super) fn ready_to_merge(board: &mut Board, id: &TaskId, why: &str, now: Now) {
     let Some(task) = board.tasks.get(id) else { return };
-    if task.plan.as_ref().is_some_and(|p| p.review) && task.wish.review {
+    // The wish as it stands: a person may ask for a review while the agent works, or give it beforehand.
+    if task.wish.review {
         let text = format!("{} waits for your review", id.path);
         board.notify(&id.project, Some(&id.path), NoticeKind::NeedsYou, text);
         return enter(board, id, Phase::Waiting { on: WaitFor::Review }, "the task asks for a person's review", now);
     }
     enter(board, id, Phase::MergeQueued, why, now);
-}
-
-pub(super) fn stop_background(board: &mut Board, id: &TaskId) {
-    let Some(task) = board.task_mut(id) else { return };
-    if std::mem::take(&mut task.background) {
-        let epoch = task.epoch;
-        board.ask_task(id, epoch, TaskAsk::StopBackground);
-    }
 }

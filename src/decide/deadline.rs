@@ -1,8 +1,10 @@
 //! The clocks. Each phase with a child has its own limits; back-offs, holds and waits have theirs. Everything is compared
 //! with the one instant that came in, and `next_wake` names the earliest of all.
 
+use super::ask::NoticeKind;
 use super::board::{Board, Mode, PULSE, Task};
 use crate::domain::phase::{Again, Child, Phase, StopCause, StopStage};
+use crate::domain::status::{Reason, ReasonClass};
 use crate::domain::verdict::{Exit, RunEnd};
 use crate::domain::{Mono, Now, TaskId};
 use std::time::Duration;
@@ -104,8 +106,26 @@ fn give_up(board: &mut Board, id: &TaskId, now: Now) {
         cut: 0,
     };
     let epoch = run.epoch;
-    board.note(id, epoch, "alarm", "its processes could not be ended; the task is settled without them", now);
-    super::children::run_ended(board, id, epoch, end, None, now);
+    let text = "its processes could not be ended; the task is settled without them";
+    board.note(id, epoch, "alarm", text, now);
+    board.notify(&id.project, Some(&id.path), NoticeKind::Alarm, format!("{}: {text}", id.path));
+    match task_cause(board, id) {
+        // They are still in its worktree: nothing more may run there.
+        Some((
+            StopCause::WallLimit | StopCause::NoProgress | StopCause::NoFirstEvent | StopCause::AfterResult,
+            child,
+        )) if !matches!(child, Child::MergeCheck { .. } | Child::Finally { .. }) => {
+            super::ending::clean_failed(board, id, Reason::new(ReasonClass::Infra, text), now);
+        }
+        _ => super::children::run_ended(board, id, epoch, end, None, now),
+    }
+}
+
+fn task_cause(board: &Board, id: &TaskId) -> Option<(StopCause, Child)> {
+    match board.tasks.get(id)?.phase {
+        Phase::Stopping { cause, child, .. } => Some((cause, child)),
+        _ => None,
+    }
 }
 
 /// The earliest instant at which something is due, and the pulse while anything runs.

@@ -3,7 +3,6 @@
 
 use super::advance::{TRIES, enter, stop};
 use super::board::{Board, Task};
-use super::children::stop_background;
 use super::event::{Answer, Concluded};
 use crate::domain::chain::{Step, When};
 use crate::domain::phase::{Again, CleanStage, Phase, StopCause};
@@ -17,9 +16,17 @@ pub(super) fn fail(board: &mut Board, id: &TaskId, reason: Reason, now: Now) {
     end_attempt(board, id, AttemptEnd::Over { outcome: Outcome::Failed { reason } }, &text, now);
 }
 
+/// The attempt failed where nothing more may run, not even its last steps.
+pub(super) fn clean_failed(board: &mut Board, id: &TaskId, reason: Reason, now: Now) {
+    let text = reason.to_string();
+    let Some(task) = board.task_mut(id) else { return };
+    task.end = Some(AttemptEnd::Over { outcome: Outcome::Failed { reason } });
+    task.tries = 0;
+    clean(board, id, CleanStage::Rescue, &text, now);
+}
+
 /// How the attempt ends is settled: its last steps, then rescue, conclusion and the worktree's way back.
 pub(super) fn end_attempt(board: &mut Board, id: &TaskId, end: AttemptEnd, why: &str, now: Now) {
-    stop_background(board, id);
     let Some(task) = board.task_mut(id) else { return };
     task.end = Some(end);
     task.tries = 0;
@@ -51,6 +58,8 @@ fn clean(board: &mut Board, id: &TaskId, stage: CleanStage, why: &str, now: Now)
         // Asked for is as good as made here: a worktree whose answer was lost is found by its branch.
         CleanStage::Rescue if !task.prepared => clean(board, id, CleanStage::Publish, why, now),
         CleanStage::Remove if !task.prepared => finish(board, id, now),
+        // Whoever has the claim now does the telling.
+        CleanStage::Publish if task.claim_lost() => clean(board, id, CleanStage::Remove, why, now),
         CleanStage::Rescue | CleanStage::Publish | CleanStage::Remove => {
             enter(board, id, Phase::Cleaning { stage }, why, now);
         }
@@ -97,18 +106,14 @@ pub(super) fn claim_gone(board: &mut Board, id: &TaskId, now: Now) {
         task.elsewhere = Some("another holder".into());
         task.not_before = Some(now.mono.after(Duration::from_secs(30)));
     }
-    let stage = match board.tasks.get(id).map(|t| &t.phase) {
-        Some(Phase::Cleaning { stage: CleanStage::Publish }) => CleanStage::Remove,
-        _ => CleanStage::Rescue,
-    };
-    clean(board, id, stage, "the claim was lost", now);
+    clean(board, id, CleanStage::Rescue, "the claim was lost", now);
 }
 
 /// The attempt is cleaned up: the task is over, or back in the queue.
 fn finish(board: &mut Board, id: &TaskId, now: Now) {
     let Some(task) = board.task_mut(id) else { return };
+    let lost = task.claim_lost();
     let end = task.end.take().unwrap_or(AttemptEnd::Requeue);
-    let lost = task.held.is_none() && task.elsewhere.is_some();
     task.reset_attempt();
     match end {
         AttemptEnd::Requeue => {
@@ -151,6 +156,11 @@ pub(super) fn abort_queued(board: &mut Board, id: &TaskId, now: Now) {
 }
 
 impl Task {
+    /// This attempt ends because somebody else has the claim.
+    fn claim_lost(&self) -> bool {
+        self.held.is_none() && self.elsewhere.is_some() && self.end == Some(AttemptEnd::Requeue)
+    }
+
     /// Forgets everything that belongs to one attempt only.
     fn reset_attempt(&mut self) {
         self.plan = None;
@@ -162,14 +172,15 @@ impl Task {
         self.tries = 0;
         self.background = false;
         self.prepared = false;
+        // A session belongs to the worktree it was held in.
+        self.session = None;
+        self.session_total = None;
     }
 
     /// A new try on a person's request: all counters start afresh.
     pub(super) fn new_life(&mut self, now: Now) {
         self.retry = self.wish.retry;
         self.attempts = 0;
-        self.session = None;
-        self.session_total = None;
         self.failure = None;
         self.question = None;
         self.queued = now.wall;

@@ -19,6 +19,7 @@ pub fn status(board: &Board, task: &Task) -> Status {
         (Phase::Cleaning { .. }, Some(AttemptEnd::Requeue)) => Status::Queued,
         (Phase::Queued, _) if task.wish.wish.is_some() => Status::Aborted,
         (Phase::Queued, _) if task.wish.status == WishStatus::Planning => Status::Planning,
+        (Phase::Queued, _) if parent_stuck(board, task) => Status::Blocked,
         (Phase::Queued, _) if parent_started(board, task) => Status::InProgress,
         (Phase::Queued | Phase::Claiming, _) => Status::Queued,
         (Phase::Preparing | Phase::Briefing | Phase::Backoff { again: Again::Prepare | Again::Claim }, _) => {
@@ -32,6 +33,22 @@ pub fn status(board: &Board, task: &Task) -> Status {
 fn parent_started(board: &Board, task: &Task) -> bool {
     let (all, open, _) = schedule::children(board, &task.id);
     all > 0 && open < all
+}
+
+/// A sub-task failed or waits for a person, and none of the others moves.
+fn parent_stuck(board: &Board, task: &Task) -> bool {
+    let Some(project) = board.projects.get(&task.id.project) else { return false };
+    let (all, _, failed) = schedule::children(board, &task.id);
+    let mut waits = failed.is_some();
+    for path in project.graph.children(&task.id.path) {
+        let id = TaskId { project: task.id.project.clone(), path: path.clone() };
+        match board.tasks.get(&id) {
+            Some(child) if matches!(child.phase, Phase::Waiting { .. }) => waits = true,
+            Some(_) if !is_stuck(board, task, path) => return false,
+            Some(_) | None => {}
+        }
+    }
+    all > 0 && waits
 }
 
 /// The status and reason that are written to the state repo.
@@ -108,7 +125,8 @@ fn queued(board: &Board, task: &Task, now: Now) -> String {
             ReasonClass::ChildFailed => " It is done when all of them are.",
             _ => "",
         };
-        return format!("queued: {}.{hint}", reason.text.trim_end_matches('.'));
+        let word = status(board, task).word().replace('_', " ");
+        return format!("{word}: {}.{hint}", reason.text.trim_end_matches('.'));
     }
     match schedule::gate(board, task, &Counts::of(board), now) {
         Ok(plan) => format!("queued: all gates are open, {} starts next.", plan.profile_name),
@@ -149,7 +167,11 @@ fn hold_sentence(board: &Board, task: &Task, hold: &Hold, now: Now) -> String {
         Hold::ProfileSlots { name, slots } => format!("queued: waits for a slot; {name} has {slots}, all in use."),
         Hold::ProjectSlots(slots) => format!("queued: waits for a slot; the project has {slots}, all in use."),
         Hold::Slots(slots) => format!("queued: waits for a slot; there are {slots}, all in use."),
-        Hold::Baseline(reason) | Hold::CannotRun(reason) => format!("queued: {}", reason.text),
+        Hold::Baseline(reason) => {
+            let said = reason.text.trim_end();
+            format!("queued: {said}\nNo task is charged for it. Mend the base, then `overnight resume`.")
+        }
+        Hold::CannotRun(reason) => format!("queued: {}", reason.text),
         Hold::Cycle(_) | Hold::Missing(_) | Hold::Doomed { .. } => "queued.".into(),
     }
 }

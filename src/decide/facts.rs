@@ -181,6 +181,9 @@ pub struct TreeCheck {
     pub since: Mono,
     pub stop: Option<(StopStage, Mono)>,
     pub tries: u32,
+    /// The configuration it was made for is gone: only its end is waited for, since it still has the worktree.
+    #[serde(default)]
+    pub void: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -59,6 +59,7 @@ pub(super) fn answered(board: &mut Board, id: &TaskId, stage: MergeStage, answer
         (MergeStage::Try, Answer::Merged { commit, tree, onto }) => {
             let Some(task) = board.task_mut(id) else { return };
             task.merge = Some(MergeTry { commit, tree: tree.clone(), onto });
+            task.tries = 0;
             let checks = task.plan.as_ref().is_some_and(|p| !p.merge_checks.is_empty());
             let green = board.projects.get(&id.project).is_some_and(|p| p.is_green(&tree));
             let (stage, why) = match (checks, green) {
@@ -128,6 +129,9 @@ pub(super) fn check_ended(board: &mut Board, id: &TaskId, n: usize, end: &RunEnd
         }
         CheckVerdict::Pass | CheckVerdict::Skipped => {
             board.project_mut(&id.project).record_green(&tree, &policy);
+            if let Some(task) = board.task_mut(id) {
+                task.tries = 0;
+            }
             let why = format!("{} passes merged: the tree is green", check.name);
             super::advance::enter(board, id, Phase::Merging { stage: MergeStage::Move }, &why, now);
         }

@@ -41,8 +41,10 @@ fn known_runs(board: &Board) -> BTreeSet<RunId> {
         .values()
         .filter(|t| t.phase.child().is_some())
         .filter_map(|t| Some(RunId::new(&t.id, t.run.as_ref()?.epoch)));
-    let checks =
-        board.projects.iter().filter_map(|(id, p)| p.check.as_ref().map(|c| super::orders::tree_check_run(id, c)));
+    let checks = board.projects.iter().filter_map(|(id, p)| {
+        let check = p.check.as_ref().filter(|c| !c.void)?;
+        Some(super::orders::tree_check_run(id, check))
+    });
     tasks.chain(checks).collect()
 }
 
@@ -68,6 +70,8 @@ fn resume_project(board: &mut Board, id: &ProjectId) {
         Target::Joining { epoch, .. } => *epoch = Epoch(0),
         Target::Unknown => {}
     }
+    // Its run is ended with the other orphans.
+    project.check.take_if(|check| check.void);
     super::target::ask_check(board, id);
 }
 
@@ -76,7 +80,9 @@ fn resume_project(board: &mut Board, id: &ProjectId) {
 fn restamp(board: &mut Board, same_boot: bool, now: Now) {
     let ids: Vec<TaskId> = board.tasks.keys().cloned().collect();
     for id in ids {
-        let Some(task) = board.task_soft(&id) else { continue };
+        // Stamps of another boot must not be found again on disk: in its own boot they would pass for true.
+        let task = if same_boot { board.task_soft(&id) } else { board.task_mut(&id) };
+        let Some(task) = task else { continue };
         // A record whose acknowledgement was lost is sent again.
         task.publishing = None;
         if !same_boot || task.since > now.mono {
@@ -95,7 +101,9 @@ fn restamp(board: &mut Board, same_boot: bool, now: Now) {
             task.since = now.mono;
         }
     }
-    for project in board.projects.values_mut() {
+    let ids: Vec<ProjectId> = board.projects.keys().cloned().collect();
+    for id in ids {
+        let project = if same_boot { board.project_soft(&id) } else { board.project_mut(&id) };
         for hold in project.holds.values_mut() {
             hold.trial = false;
             if !same_boot {

@@ -1,10 +1,10 @@
 //! What people want: requests judged at once against the task's state, and wishes taken in as they change.
 
-use super::ask::{Ask, ProjectAsk, Reply};
+use super::ask::{Ask, NoticeKind, ProjectAsk, Reply};
 use super::board::{Board, Mode, Project, Target, Task};
 use super::event::{Concluded, Request, RequestId, WishEdit, WishNews};
 use crate::domain::graph::Graph;
-use crate::domain::phase::{Again, Phase, StopCause, StopStage, WaitFor};
+use crate::domain::phase::{Again, MergeStage, Phase, StopCause, StopStage, WaitFor};
 use crate::domain::policy::Policy;
 use crate::domain::status::{AttemptEnd, Outcome};
 use crate::domain::task::{Wish, WishStatus, WishVerb};
@@ -48,6 +48,7 @@ fn pause(board: &mut Board, project: Option<&ProjectId>, on: bool, now: Now) -> 
         None => {
             board.touch_globals();
             board.paused = on;
+            board.note_all("pause", word, now);
             let ids: Vec<ProjectId> = board.projects.keys().cloned().collect();
             for id in ids.iter().filter(|_| !on) {
                 board.project_mut(id).paused = false;
@@ -62,6 +63,10 @@ fn pause(board: &mut Board, project: Option<&ProjectId>, on: bool, now: Now) -> 
 fn clear_holds(board: &mut Board, id: &ProjectId, now: Now) {
     let project = board.project_mut(id);
     project.holds.clear();
+    for kind in [NoticeKind::ProfileUnusable, NoticeKind::BaseRed, NoticeKind::Alarm] {
+        board.clear_notice(id, None, kind);
+    }
+    let project = board.project_mut(id);
     if project.baseline.as_ref().is_some_and(|b| b.red.is_some()) {
         project.baseline = None;
     }
@@ -79,8 +84,8 @@ fn land(board: &mut Board, id: RequestId, project: &ProjectId) -> Option<Reply> 
     if one.land.is_some() {
         return Some(Reply::WrongState { why: "a landing is under way already".into() });
     }
-    let fresh = matches!(one.target, Target::Ready { .. } | Target::Blocked { .. });
-    if fresh && !super::target::train(board, project) {
+    // A train under way needs no target any more but for its compare-and-swap, and the next look waits until it has passed.
+    if matches!(one.target, Target::Ready { .. } | Target::Blocked { .. }) {
         board.project_mut(project).target = Target::Unknown;
     }
     board.project_soft(project).land = Some(id);
@@ -150,7 +155,11 @@ pub(super) fn configured(board: &mut Board, id: &ProjectId, policy: Policy, now:
     }
     let moved = old.is_some_and(|(_, into, base)| into != policy.merge.into || base != policy.base);
     let hash = policy.hash.clone();
-    let check = project.check.take();
+    let check = project.check.as_mut().filter(|c| !c.void).map(|check| {
+        check.void = true;
+        check.stop = Some((StopStage::Kill, now.mono));
+        check.clone()
+    });
     if moved || check.is_some() || matches!(project.target, Target::Joining { .. }) {
         project.target = Target::Unknown;
     }
@@ -241,15 +250,10 @@ fn wished(board: &mut Board, key: &TaskId, wish: Wish, concluded: Option<&Conclu
 /// The wish of an open task changed.
 fn changed(board: &mut Board, key: &TaskId, wish: Wish, now: Now) {
     let Some(task) = board.task_mut(key) else { return };
-    let abort = wish.wish == Some(WishVerb::Abort) && task.wish.wish.is_none();
     let retry = wish.retry > task.retry && wish.wish.is_none();
     let approved = !wish.review;
     task.wish = wish;
-    let phase = task.phase.clone();
-    if abort {
-        return aborted(board, key, now);
-    }
-    match phase {
+    match task.phase.clone() {
         Phase::Queued if retry => {
             task.new_life(now);
         }
@@ -261,6 +265,7 @@ fn changed(board: &mut Board, key: &TaskId, wish: Wish, now: Now) {
         Phase::Waiting { on: WaitFor::Review } if approved => {
             super::advance::enter(board, key, Phase::MergeQueued, "approved", now);
         }
+        Phase::MergeQueued if !approved => super::children::ready_to_merge(board, key, "", now),
         _ => {}
     }
 }
@@ -274,23 +279,37 @@ fn answered(board: &mut Board, key: &TaskId, now: Now) {
     let answer =
         task.answer.clone().unwrap_or_else(|| format!("The task was edited; it now reads:\n\n{}", task.wish.body));
     task.follow = Some(format!("You asked: {question}\n\nThe answer: {answer}\n\nGo on with the task."));
-    super::advance::enter(board, key, Phase::Running, "its question was answered", now);
+    // It goes on when there is a slot for it, like every agent that was put aside.
+    super::advance::enter(board, key, Phase::Backoff { again: Again::Run }, "its question was answered", now);
 }
 
-/// A person's stop ends the task and everything it contains.
-fn aborted(board: &mut Board, key: &TaskId, now: Now) {
-    let below: Vec<TaskId> =
-        board.tasks.keys().filter(|t| t.project == key.project && t.path.is_below(&key.path)).cloned().collect();
-    for id in below.iter().chain([key]) {
-        abort_one(board, id, now);
+/// A person's stop is a wish that stands: it ends the task and everything it contains, whenever they come to a place where
+/// they can be ended.
+pub(super) fn levels(board: &mut Board, now: Now) {
+    let stopped: Vec<TaskId> =
+        board.tasks.values().filter(|t| t.wish.wish == Some(WishVerb::Abort)).map(|t| t.id.clone()).collect();
+    for id in stopped {
+        let (from, to) = id.path.bounds_below();
+        let bound = |path| TaskId { project: id.project.clone(), path };
+        let below: Vec<TaskId> = board.tasks.range(bound(from)..bound(to)).map(|(id, _)| id.clone()).collect();
+        for id in below.iter().chain([&id]) {
+            abort_one(board, id, now);
+        }
     }
 }
 
 /// Whatever the phase, the task ends as aborted, its work kept under rescue refs.
 fn abort_one(board: &mut Board, key: &TaskId, now: Now) {
     let Some(task) = board.tasks.get(key) else { return };
+    // What it comes to is settled already.
+    if matches!(task.end, Some(AttemptEnd::Over { .. })) {
+        return;
+    }
     let over = AttemptEnd::Over { outcome: Outcome::Aborted };
     match &task.phase {
+        Phase::Stopping { cause: StopCause::Abort | StopCause::ClaimLost, .. } => {}
+        // Its last steps lead to where it can be ended.
+        Phase::Finally { .. } => {}
         Phase::Queued => super::ending::abort_queued(board, key, now),
         Phase::Stopping { stage, child, .. } => {
             // The grace that runs already is not started anew.
@@ -301,7 +320,7 @@ fn abort_one(board: &mut Board, key: &TaskId, now: Now) {
         }
         phase if phase.child().is_some() => super::advance::stop(board, key, StopCause::Abort, now),
         // The branch may have moved already: what the answer says decides.
-        Phase::Merging { .. } | Phase::Cleaning { .. } | Phase::Ended => {}
+        Phase::Merging { stage: MergeStage::Move } | Phase::Cleaning { .. } | Phase::Ended => {}
         Phase::Claiming
         | Phase::Preparing
         | Phase::Briefing
@@ -312,11 +331,11 @@ fn abort_one(board: &mut Board, key: &TaskId, now: Now) {
         | Phase::After { .. }
         | Phase::Waiting { .. }
         | Phase::MergeQueued
+        | Phase::Merging { stage: MergeStage::Try | MergeStage::Check { .. } }
         | Phase::Backoff {
             again:
                 Again::Claim | Again::Prepare | Again::Run | Again::Child { .. } | Again::Collect { .. } | Again::Merge,
-        }
-        | Phase::Finally { .. } => super::ending::end_attempt(board, key, over, "aborted", now),
+        } => super::ending::end_attempt(board, key, over, "aborted", now),
         Phase::Backoff { again: Again::Clean { .. } } => {}
     }
 }

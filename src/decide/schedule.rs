@@ -274,8 +274,9 @@ pub fn gate(board: &Board, task: &Task, counts: &Counts, now: Now) -> Result<Pla
             None => Hold::Until { at, why: "waits before it is tried again".into() },
         });
     }
+    profile_gate(project, &plan, now)?;
     tree_gate(project)?;
-    run_gate(board, task, project, &plan, counts, now)?;
+    slot_gate(board, task, project, &plan, counts)?;
     Ok(plan)
 }
 
@@ -296,8 +297,8 @@ fn tree_gate(project: &Project) -> Result<(), Hold> {
     }
 }
 
-/// Slots and the profile's own state.
-fn run_gate(board: &Board, task: &Task, project: &Project, plan: &Plan, counts: &Counts, now: Now) -> Result<(), Hold> {
+/// The profile's own state.
+fn profile_gate(project: &Project, plan: &Plan, now: Now) -> Result<(), Hold> {
     let name = &plan.profile_name;
     if let Some(hold) = project.holds.get(name) {
         let over = hold.until.is_some_and(|at| at <= now.mono);
@@ -306,6 +307,12 @@ fn run_gate(board: &Board, task: &Task, project: &Project, plan: &Plan, counts: 
             return Err(Hold::Profile { name: name.clone(), why: hold.why.clone(), until: hold.until });
         }
     }
+    Ok(())
+}
+
+/// Slots of the profile, the project and the daemon.
+fn slot_gate(board: &Board, task: &Task, project: &Project, plan: &Plan, counts: &Counts) -> Result<(), Hold> {
+    let name = &plan.profile_name;
     let policy = project.policy.as_ref().ok_or(Hold::NoConfiguration)?;
     if counts.profile(&task.id.project, name) >= plan.profile.slots {
         return Err(Hold::ProfileSlots { name: name.clone(), slots: plan.profile.slots });
@@ -326,6 +333,7 @@ pub(super) fn levels(board: &mut Board, now: Now) {
         return;
     }
     let mut counts = Counts::of(board);
+    free_trials(board, &counts);
     resume_held(board, &mut counts, now);
     if counts.all >= board.slots {
         return;
@@ -338,7 +346,7 @@ pub(super) fn levels(board: &mut Board, now: Now) {
         }
     }
     ready.sort();
-    for (_, _, id) in fair(ready) {
+    for (_, _, id) in fair(ready, &counts) {
         let Some(task) = board.tasks.get(&id) else { continue };
         // The counts moved on with each start, so every task passes the gates once more.
         let Ok(plan) = gate(board, task, &counts, now) else { continue };
@@ -359,10 +367,11 @@ pub(super) fn levels(board: &mut Board, now: Now) {
     }
 }
 
-/// Takes turns between projects, each in its own order, so that a long queue starves no short one.
-fn fair(ready: Vec<(i64, usize, TaskId)>) -> Vec<(i64, usize, TaskId)> {
-    let mut turn: BTreeMap<ProjectId, usize> = BTreeMap::new();
-    let mut dealt: Vec<(usize, (i64, usize, TaskId))> = ready
+/// Takes turns between projects, each in its own order, so that a long queue starves no short one. What a project has at
+/// work already counts as turns taken.
+fn fair(ready: Vec<(i64, usize, TaskId)>, counts: &Counts) -> Vec<(i64, usize, TaskId)> {
+    let mut turn = counts.projects.clone();
+    let mut dealt: Vec<(u32, (i64, usize, TaskId))> = ready
         .into_iter()
         .map(|item| {
             let n = turn.entry(item.2.project.clone()).or_default();
@@ -382,6 +391,21 @@ fn mark_trial(board: &mut Board, project: &ProjectId, profile: &str) {
     }
 }
 
+/// A trial that ended without an answer (aborted, failed for reasons of its own) leaves the profile for the next to try.
+fn free_trials(board: &mut Board, counts: &Counts) {
+    let stale: Vec<(ProjectId, String)> = board
+        .projects
+        .iter()
+        .flat_map(|(id, p)| p.holds.iter().filter(|(_, h)| h.trial).map(move |(name, _)| (id.clone(), name.clone())))
+        .filter(|(id, name)| counts.profile(id, name) == 0)
+        .collect();
+    for (id, name) in stale {
+        if let Some(hold) = board.project_mut(&id).holds.get_mut(&name) {
+            hold.trial = false;
+        }
+    }
+}
+
 /// Agents whose profile was held go on in their own worktree and session.
 fn resume_held(board: &mut Board, counts: &mut Counts, now: Now) {
     let held: Vec<TaskId> = board
@@ -394,7 +418,8 @@ fn resume_held(board: &mut Board, counts: &mut Counts, now: Now) {
         let Some(task) = board.tasks.get(&id) else { continue };
         let Some(project) = board.projects.get(&id.project) else { continue };
         let Some(plan) = task.plan.clone() else { continue };
-        if board.paused || project.paused || run_gate(board, task, project, &plan, counts, now).is_err() {
+        let open = profile_gate(project, &plan, now).and_then(|()| slot_gate(board, task, project, &plan, counts));
+        if board.paused || project.paused || open.is_err() {
             continue;
         }
         mark_trial(board, &id.project, &plan.profile_name);
@@ -402,6 +427,7 @@ fn resume_held(board: &mut Board, counts: &mut Counts, now: Now) {
             task.not_before = None;
             counts.add(task);
         }
+        super::publish::night_begins(board, now);
         super::advance::enter(board, &id, Phase::Running, "its agent may be used again", now);
     }
 }

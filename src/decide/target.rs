@@ -112,7 +112,8 @@ fn start_check(
     let project = board.project_mut(id);
     project.epoch = project.epoch.next();
     let epoch = project.epoch;
-    project.check = Some(TreeCheck { purpose, commit, tree, n, epoch, since: now.mono, stop: None, tries });
+    project.check =
+        Some(TreeCheck { purpose, commit, tree, n, epoch, since: now.mono, stop: None, tries, void: false });
     ask_check(board, id);
 }
 
@@ -205,6 +206,7 @@ pub(super) fn answered(board: &mut Board, id: &ProjectId, epoch: Epoch, answer: 
     let joining = matches!(&project.target, Target::Joining { epoch: e, .. } if *e == epoch);
     match answer {
         SideAnswer::TargetReady { tip, base, tree } if preparing => {
+            board.clear_notice(id, None, NoticeKind::Alarm);
             board.project_mut(id).target = Target::Ready { tip, base, tree };
         }
         SideAnswer::TargetNeedsMerge { commit, tree, onto, base } if preparing => {
@@ -273,6 +275,10 @@ fn delivered(board: &mut Board, id: &ProjectId, epoch: Epoch, tip: Oid, why: Opt
 fn check_ended(board: &mut Board, id: &ProjectId, epoch: Epoch, end: &RunEnd, now: Now) {
     let Some(project) = board.projects.get(id) else { return };
     let Some(check) = project.check.clone().filter(|c| c.epoch == epoch) else { return };
+    if check.void {
+        board.project_mut(id).check = None;
+        return;
+    }
     let Some(policy) = project.policy.clone() else { return };
     let Some(one) = policy.checks.get(check.n) else {
         board.project_mut(id).check = None;

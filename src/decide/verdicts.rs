@@ -52,7 +52,13 @@ pub(super) fn agent_ended(
     }
     match verdict.fault() {
         Fault::Profile => hold_profile(board, id, &verdict, now),
-        Fault::World => lost(board, id, end, now),
+        Fault::World => {
+            if let (Verdict::SessionLost, Some(task)) = (&verdict, board.task_mut(id)) {
+                task.session = None;
+                task.session_total = None;
+            }
+            lost(board, id, end, now);
+        }
         Fault::Task => {
             let fresh = matches!(verdict, Verdict::ContextTooLong | Verdict::Malformed { .. });
             let said = verdict.message().map(|m| format!(": {m}")).unwrap_or_default();
@@ -77,6 +83,10 @@ fn finished(board: &mut Board, id: &TaskId, agent: Option<AgentReport>, now: Now
     task.tries = 0;
     task.follow = None;
     task.question = agent.and_then(|a| a.asks);
+    if task.question.is_some() {
+        // An earlier answer is no answer to this.
+        task.answer = None;
+    }
     let name = task.plan.as_ref().map(|p| p.profile_name.clone());
     if let Some(name) = name {
         lift_hold(board, &id.project, &name);

@@ -3,6 +3,7 @@
 //! the things that must always hold are looked at. `SIM_SEEDS` sets how many nights are played, `SIM_SEED` replays one.
 
 #![expect(unreachable_pub, reason = "a test crate has no outside")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod rng;
 mod world;

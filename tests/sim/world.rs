@@ -441,6 +441,7 @@ impl World {
         self.save();
         let asks = self.board.take_asks();
         for line in self.board.take_journal() {
+            self.totals.base_red += u64::from(line.kind == "base_red");
             self.trace.push(format!(
                 "    {} {}: {}",
                 line.task.map_or_else(String::new, |t| t.to_string()),

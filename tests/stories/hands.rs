@@ -112,8 +112,15 @@ impl Story {
             (Place::Worktree(_), _) if self.is_check(project, &order) => "check",
             (Place::Worktree(_), _) => "step",
         };
-        let run =
-            Run { project: project.clone(), task: task.cloned(), agent, over: None, followed: true, ignores: vec![] };
+        let run = Run {
+            project: project.clone(),
+            task: task.cloned(),
+            agent,
+            over: None,
+            followed: true,
+            ignores: vec![],
+            result: false,
+        };
         self.runs.insert(order.run.clone(), run);
         if !agent && !self.by_hand.contains(kind) {
             self.end(&order.run, end(Exit::Exited { code: 0 }, ""), None);
@@ -136,7 +143,8 @@ impl Story {
             return;
         }
         let signal = if stage == StopStage::Term { 15 } else { 9 };
-        let report = run.agent.then(|| report(Verdict::Stopped, Some("s1"), None));
+        let verdict = if run.result { Verdict::Finished } else { Verdict::Stopped };
+        let report = run.agent.then(|| report(verdict, Some("s1"), None));
         self.end(id, end(Exit::Signalled { signal }, ""), report);
     }
 
@@ -167,12 +175,12 @@ impl Story {
     /// `ends a finished [same|nothing] [asks=…]`, `ends a exit=1 [tail=…]`, `ends a lost|dead-man|limited|login|error|…`.
     pub fn ends(&mut self, line: &Line) {
         let who = line.word(0).to_owned();
-        let found = self.runs.iter().filter(|(_, r)| r.over.is_none());
+        let mut found = self.runs.iter().filter(|(_, r)| r.over.is_none());
         let found = match who.strip_prefix('@') {
-            Some(project) => found.filter(|(_, r)| r.task.is_none() && r.project.as_str() == project).last(),
+            Some(project) => found.rfind(|(_, r)| r.task.is_none() && r.project.as_str() == project),
             None => {
                 let id = self.id(&who);
-                found.filter(|(_, r)| r.task.as_ref() == Some(&id)).last()
+                found.rfind(|(_, r)| r.task.as_ref() == Some(&id))
             }
         };
         let (id, run) =

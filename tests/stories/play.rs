@@ -21,6 +21,8 @@ pub struct Run {
     pub over: Option<(RunEnd, Option<AgentReport>)>,
     pub followed: bool,
     pub ignores: Vec<String>,
+    /// It has said that its turn is over.
+    pub result: bool,
 }
 
 #[derive(Default)]
@@ -250,8 +252,9 @@ impl Story {
     }
 
     fn ignores(&mut self, line: &Line) {
-        let id = self.id(line.word(0));
-        for run in self.runs.values_mut().filter(|r| r.task.as_ref() == Some(&id) && r.over.is_none()) {
+        let who = line.word(0);
+        let task = (!who.starts_with('@')).then(|| self.id(who));
+        for run in self.runs.values_mut().filter(|r| r.task == task && r.over.is_none()) {
             run.ignores.extend(line.words[1..].iter().cloned());
         }
     }
@@ -272,6 +275,10 @@ impl Story {
     fn progress(&mut self, id: &TaskId, event: AgentEvent) {
         let live = self.runs.iter().rfind(|(_, r)| r.task.as_ref() == Some(id) && r.over.is_none() && r.followed);
         let Some(epoch) = live.and_then(|(run, _)| run.epoch()) else { return };
+        let over = matches!(event, AgentEvent::Result { .. });
+        for (_, run) in self.runs.iter_mut().filter(|(r, _)| **r == RunId::new(id, epoch)) {
+            run.result |= over;
+        }
         let progress = Progress { bytes: self.mono, events: vec![event], touched: false };
         self.queue.push_back(Event::Progress { task: id.clone(), epoch, progress });
     }

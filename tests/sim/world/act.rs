@@ -13,9 +13,7 @@ impl World {
             Ask::Reply { .. } | Ask::Notice { .. } => {}
             Ask::EndOrphan { run } => {
                 self.totals.orphans += 1;
-                let run = self.runs.get_mut(&run).expect("an orphan that never was");
-                run.live = false;
-                run.followed = true;
+                self.runs.remove(&run).expect("an orphan that never was");
             }
             Ask::Exit => {
                 self.exited = true;
