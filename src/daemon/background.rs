@@ -13,7 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Starts all background steps of an attempt.
-pub(super) fn start(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &TaskId, epoch: Epoch, tree: &Worktree, steps: Vec<Step>) {
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    ctx: &Arc<ProjectCtx>,
+    task: &TaskId,
+    epoch: Epoch,
+    tree: &Worktree,
+    steps: Vec<Step>,
+) {
     for (n, step) in steps.into_iter().enumerate() {
         let run = RunId::side(task, epoch, &format!("bg{n}"));
         lock(&shared.background).entry(task.clone()).or_default().push(run.clone());

@@ -73,7 +73,8 @@ pub(super) async fn write(ctx: &ProjectCtx, task: &TaskId, brief: &Brief) -> Res
 
 /// The text of a prompt: the brief alone, a message alone where a session goes on, or both.
 pub(super) fn text(brief: &Path, prompt: &Prompt, resumes: bool) -> Result<String, String> {
-    let read = || std::fs::read_to_string(brief).map_err(|e| format!("the brief {} cannot be read: {e}", brief.display()));
+    let read =
+        || std::fs::read_to_string(brief).map_err(|e| format!("the brief {} cannot be read: {e}", brief.display()));
     match prompt {
         Prompt::Brief => read(),
         Prompt::Follow(message) if resumes => Ok(message.clone()),

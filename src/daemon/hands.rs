@@ -4,12 +4,12 @@
 use super::Shared;
 use super::project::{ProjectCtx, lock};
 use super::state_worker::StateOp;
+use crate::decide::Event;
 use crate::decide::ask::{Ask, NoticeKind, ProjectAsk, TaskAsk};
 use crate::decide::event::{Answer, SideAnswer, Work, Worktree};
-use crate::decide::Event;
 use crate::domain::status::{Reason, ReasonClass};
 use crate::domain::{Epoch, Oid, ProjectId, TaskId};
-use crate::git::collect::{self, CommitRules, Collected};
+use crate::git::collect::{self, Collected, CommitRules};
 use crate::git::merge::{self, Candidate};
 use crate::git::pool::Lease;
 use crate::git::{deliver, land, rescue};
@@ -355,7 +355,12 @@ fn project_ask(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, epoch: Epoch, what: 
     let _ = ctx.ops.send(op);
 }
 
-async fn project_hand(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, epoch: Epoch, what: ProjectAsk) -> Option<SideAnswer> {
+async fn project_hand(
+    shared: &Arc<Shared>,
+    ctx: &Arc<ProjectCtx>,
+    epoch: Epoch,
+    what: ProjectAsk,
+) -> Option<SideAnswer> {
     let failed = |why: String| SideAnswer::Failed { why };
     Some(match what {
         ProjectAsk::PrepareTarget { base, into } => {
@@ -411,7 +416,10 @@ async fn landed(ctx: &ProjectCtx, base: &str, tip: &Oid) -> SideAnswer {
     let refused = |why: String| SideAnswer::LandRefused { why };
     match land::land(&ctx.mirror, base, tip).await {
         Ok(land::Landed::Forward { at, .. }) => {
-            let how = at.map_or_else(|| "fast-forward".into(), |at| format!("fast-forward, and the checkout in {}", at.display()));
+            let how = at.map_or_else(
+                || "fast-forward".into(),
+                |at| format!("fast-forward, and the checkout in {}", at.display()),
+            );
             SideAnswer::Landed { base: base.to_owned(), tip: tip.clone(), how }
         }
         Ok(land::Landed::Already) => {
@@ -422,7 +430,11 @@ async fn landed(ctx: &ProjectCtx, base: &str, tip: &Oid) -> SideAnswer {
         }
         Ok(land::Landed::Dirty { at, files }) => {
             let names: Vec<String> = files.iter().take(5).map(|f| crate::domain::safe::bytes(f)).collect();
-            refused(format!("{} has uncommitted changes ({}); commit or stash them first", at.display(), names.join(", ")))
+            refused(format!(
+                "{} has uncommitted changes ({}); commit or stash them first",
+                at.display(),
+                names.join(", ")
+            ))
         }
         Ok(land::Landed::Busy { at, what }) => refused(format!("{} cannot be updated now: {what:?}", at.display())),
         Ok(land::Landed::Refused { at, text }) => refused(format!("git did not update {}: {text}", at.display())),

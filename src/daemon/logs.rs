@@ -225,7 +225,10 @@ impl Printer {
     }
 
     fn project_line(&self, line: &JournalLine) {
-        if matches!(line.kind, "base_red" | "base_green" | "cycle" | "profile_held" | "target" | "gap" | "not_delivered") {
+        if matches!(
+            line.kind,
+            "base_red" | "base_green" | "cycle" | "profile_held" | "target" | "gap" | "not_delivered"
+        ) {
             let text = safe::line(&line.text);
             let _ = writeln!(io::stderr(), "  · {}", safe::cut(&text, 160));
         }

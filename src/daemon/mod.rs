@@ -13,6 +13,8 @@ mod runs;
 mod serving;
 pub mod socket;
 mod sources;
+mod start;
+mod state_folder;
 pub mod state_worker;
 mod target;
 mod turn;
@@ -46,7 +48,7 @@ pub enum How {
 
 /// Runs the daemon in this process. Call it before other threads exist.
 pub fn run(places: &Places, how: How) -> ExitCode {
-    turn::run(places, &how)
+    start::run(places, &how)
 }
 
 /// What the hands share.
@@ -72,8 +74,25 @@ pub struct Shared {
 }
 
 /// Variables that every child gets; an agent's profile and the project's configuration add to them by name.
-const PASSED: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "XDG_CONFIG_HOME",
-    "XDG_CACHE_HOME", "XDG_DATA_HOME", "CARGO_HOME", "RUSTUP_HOME", "GOPATH", "GOCACHE", "JAVA_HOME"];
+const PASSED: &[&str] = &[
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "XDG_CONFIG_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_DATA_HOME",
+    "CARGO_HOME",
+    "RUSTUP_HOME",
+    "GOPATH",
+    "GOCACHE",
+    "JAVA_HOME",
+];
 
 impl Shared {
     /// Sends an event to the ring; one that is gone needs none.

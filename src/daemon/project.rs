@@ -197,7 +197,8 @@ async fn open_state(at: &Path, remote: Option<&str>) -> Result<StateRepo, Projec
 }
 
 async fn author_of(code: &Path) -> Option<Who> {
-    let get = async |key: &str| Some(Git::at(code).args(["config", key]).run().await.ok()?.text()).filter(|t| !t.is_empty());
+    let get =
+        async |key: &str| Some(Git::at(code).args(["config", key]).run().await.ok()?.text()).filter(|t| !t.is_empty());
     Some(Who { name: get("user.name").await?, mail: get("user.email").await? })
 }
 

@@ -219,7 +219,8 @@ async fn follow(
         Err(e) => {
             tracing::error!(%run, "{}", super::chain(&e));
             let exit = Exit::Lost;
-            let end = RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail: super::chain(&e), bytes: 0, cut: 0 };
+            let end =
+                RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail: super::chain(&e), bytes: 0, cut: 0 };
             (end, None)
         }
     }

@@ -4,8 +4,9 @@
 use super::lock::{self as locks, LockError, PATIENCE};
 use super::peer;
 use super::socket::Incoming;
+use super::start::StartError;
 use super::state_worker::StateOp;
-use super::turn::{Ring, StartError};
+use super::turn::Ring;
 use crate::config::Places;
 use crate::decide::Event;
 use crate::decide::event::Started;
@@ -76,7 +77,8 @@ async fn serve_in(places: &Places, request: Request) -> Result<Reply, StartError
     if !reading && !matches!(reply, Reply::Error(_)) {
         let settled = ask(&mut ring, Request::Settle, PUBLISH).await;
         if let (Reply::Error(_), Reply::Done { text }) = (settled, &reply) {
-            let text = format!("{text}{}saved here, published at the next start", if text.is_empty() { "" } else { "; " });
+            let text =
+                format!("{text}{}saved here, published at the next start", if text.is_empty() { "" } else { "; " });
             ring.close().await;
             return Ok(Reply::Done { text });
         }

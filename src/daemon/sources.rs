@@ -156,7 +156,11 @@ fn folders_below(root: &Path) -> Vec<PathBuf> {
 }
 
 /// Signals as events: TERM leaves agents running, INT (in the foreground) stops them, HUP reads the configuration afresh.
-pub(super) fn signals(shared: &Arc<Shared>, foreground: bool, reload: mpsc::UnboundedSender<()>) -> std::io::Result<()> {
+pub(super) fn signals(
+    shared: &Arc<Shared>,
+    foreground: bool,
+    reload: mpsc::UnboundedSender<()>,
+) -> std::io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let shared = shared.clone();

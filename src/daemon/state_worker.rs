@@ -5,13 +5,12 @@
 use super::project::ProjectCtx;
 use super::records;
 use super::wishes::WishReader;
+use crate::decide::Event;
 use crate::decide::ask::Record;
 use crate::decide::event::{Answer, RequestId, SideAnswer, WishEdit};
-use crate::decide::Event;
 use crate::domain::lease::{Claim, Held, claim_ref};
 use crate::domain::{Epoch, Oid, TaskId, TaskPath};
 use crate::git::claim_ref::{CLAIM_VERSION, ClaimAnswer, ClaimMove, MoveAnswer};
-use crate::git::folder_update::{BroughtUp, Imported};
 use crate::git::state_absorb::Peer;
 use crate::git::state_commit::Change;
 use crate::git::state_publish::{Batch, Op, OpResult, Pending, PublishOutcome};
@@ -28,13 +27,32 @@ const UNKNOWN_TRIES: u32 = 3;
 
 /// What the worker is asked to do.
 pub enum StateOp {
-    Claim { task: TaskId, epoch: Epoch },
+    Claim {
+        task: TaskId,
+        epoch: Epoch,
+    },
     /// Record and, when `conclude`, give the claim back with it.
-    Record { task: TaskId, epoch: Epoch, record: Box<Record>, conclude: bool },
-    Edit { epoch: Epoch, id: RequestId, path: TaskPath, edit: WishEdit, retry: u32 },
-    Boards { epoch: Epoch, boards: Vec<(Option<TaskPath>, Vec<Row>)> },
+    Record {
+        task: TaskId,
+        epoch: Epoch,
+        record: Box<Record>,
+        conclude: bool,
+    },
+    Edit {
+        epoch: Epoch,
+        id: RequestId,
+        path: TaskPath,
+        edit: WishEdit,
+        retry: u32,
+    },
+    Boards {
+        epoch: Epoch,
+        boards: Vec<(Option<TaskPath>, Vec<Row>)>,
+    },
     /// Look at the person's folder and at our own clone; `whole` rereads every wish.
-    Look { whole: bool },
+    Look {
+        whole: bool,
+    },
     /// Ask the remote for what is new.
     Fetch,
     /// Everything before this is done: say so, and end.
@@ -42,13 +60,13 @@ pub enum StateOp {
 }
 
 pub struct StateWorker {
-    ctx: Arc<ProjectCtx>,
-    events: mpsc::UnboundedSender<Event>,
+    pub(super) ctx: Arc<ProjectCtx>,
+    pub(super) events: mpsc::UnboundedSender<Event>,
     daemon: String,
     owner: String,
-    reader: WishReader,
+    pub(super) reader: WishReader,
     /// What the last look at the folder left alone, so that it is said once.
-    left_alone: Option<String>,
+    pub(super) left_alone: Option<String>,
     /// The last trouble with the remote, said once.
     trouble: Option<String>,
 }
@@ -153,7 +171,9 @@ impl StateWorker {
         let to = ClaimMove { task: claim.task.clone(), old, to: Some(claim.clone()) };
         match self.ctx.state.move_claims(&[to], &by).await.map(|mut a| a.pop()) {
             Ok(Some(MoveAnswer::Moved(held))) => Answer::ClaimWon { held },
-            Ok(Some(MoveAnswer::Lost { by })) => Answer::ClaimLost { by: by.map_or_else(|| "somebody".into(), |c| c.owner) },
+            Ok(Some(MoveAnswer::Lost { by })) => {
+                Answer::ClaimLost { by: by.map_or_else(|| "somebody".into(), |c| c.owner) }
+            }
             Ok(Some(MoveAnswer::Unknown(t) | MoveAnswer::Refused(t))) => unknown(first_line(&t.text)),
             Ok(Some(MoveAnswer::Released) | None) => unknown("the claim could not be moved".into()),
             Err(e) => unknown(super::chain(&e)),
@@ -191,7 +211,9 @@ impl StateWorker {
         let mut ops = Vec::new();
         for write in &writes {
             let claim = match write {
-                StateOp::Record { task, record, conclude: true, .. } => self.release_of(task, record.held.as_ref()).await,
+                StateOp::Record { task, record, conclude: true, .. } => {
+                    self.release_of(task, record.held.as_ref()).await
+                }
                 _ => None,
             };
             ops.push(Op { claim });
@@ -293,10 +315,13 @@ impl StateWorker {
                 };
                 self.side(epoch, answer);
             }
-            StateOp::Boards { epoch, .. } => self.side(epoch, match answer {
-                Ok(_) => SideAnswer::BoardPublished,
-                Err(why) => SideAnswer::Failed { why },
-            }),
+            StateOp::Boards { epoch, .. } => self.side(
+                epoch,
+                match answer {
+                    Ok(_) => SideAnswer::BoardPublished,
+                    Err(why) => SideAnswer::Failed { why },
+                },
+            ),
             StateOp::Claim { .. } | StateOp::Look { .. } | StateOp::Fetch | StateOp::Close(_) => {}
         }
     }
@@ -317,12 +342,13 @@ impl StateWorker {
         }
     }
 
-    async fn take_in(&self, theirs: &Oid, peer: Peer) -> bool {
+    pub(super) async fn take_in(&self, theirs: &Oid, peer: Peer) -> bool {
         let by = self.ctx.identity();
         match self.ctx.state.take_in(theirs, peer, &by).await {
             Ok(absorbed) => {
                 for kept in &absorbed.kept {
-                    let (path, beside) = (crate::domain::safe::bytes(&kept.path), crate::domain::safe::bytes(&kept.beside));
+                    let (path, beside) =
+                        (crate::domain::safe::bytes(&kept.path), crate::domain::safe::bytes(&kept.beside));
                     tracing::warn!(project = %self.ctx.id, "{path} was changed on both sides; one version is in {beside}");
                 }
                 true
@@ -334,122 +360,7 @@ impl StateWorker {
         }
     }
 
-    /// Takes in what the person's folder has, reads the wishes, and brings the folder up.
-    async fn look(&mut self, whole: bool) {
-        let imported = self.take_in_folder().await;
-        let ctx = self.ctx.clone();
-        match self.reader.read(&ctx.state, whole) {
-            Ok(Some(news)) => {
-                let _ = self.events.send(Event::Wishes { project: ctx.id.clone(), news });
-            }
-            Ok(None) => {}
-            Err(e) => tracing::error!(project = %ctx.id, "the state repo could not be read: {}", super::chain(&e)),
-        }
-        self.bring_up(&imported).await;
-    }
-
-    /// Commits and uncommitted task files of the person's folder go into our clone, and from there to the authority.
-    async fn take_in_folder(&mut self) -> Vec<Imported> {
-        let ctx = self.ctx.clone();
-        let Some(folder) = &ctx.folder else { return vec![] };
-        let tip = super::project::tip(&ctx.state);
-        match folder.status(tip.as_ref()) {
-            Ok(status) if status.busy.is_none() && status.branch.as_deref() == Some("refs/heads/main") => {
-                let known = match (&status.head, &tip) {
-                    (Some(head), Some(tip)) => ctx.state.is_ancestor(head, tip).unwrap_or(false),
-                    (None, _) => true,
-                    (Some(_), None) => false,
-                };
-                if !known {
-                    if let Ok(theirs) = ctx.state.fetch_folder(folder.path(), "refs/heads/main").await {
-                        self.take_in(&theirs, Peer::Folder).await;
-                        self.push_taken_in().await;
-                    }
-                }
-            }
-            Ok(_) => {}
-            Err(e) => tracing::warn!(project = %ctx.id, "the state folder could not be looked at: {}", super::chain(&e)),
-        }
-        self.import_edits().await
-    }
-
-    /// What was taken in goes to the remote, if there is one.
-    async fn push_taken_in(&mut self) {
-        if self.ctx.state.remote().is_none() {
-            return;
-        }
-        let by = self.ctx.identity();
-        let build = |_: Option<&Oid>, _: &[usize]| Ok(Batch::default());
-        if let Ok(PublishOutcome::Failed(trouble) | PublishOutcome::Unknown(trouble, _)) =
-            self.ctx.state.publish(&[], &by, Pending::default(), build).await
-        {
-            self.note_trouble(&trouble.text);
-        }
-    }
-
-    /// Valid task files that are saved in the folder and not committed there.
-    async fn import_edits(&mut self) -> Vec<Imported> {
-        let ctx = self.ctx.clone();
-        let Some(folder) = &ctx.folder else { return vec![] };
-        let scan = match folder.scan_wishes(None) {
-            Ok(scan) => scan,
-            Err(e) => {
-                tracing::warn!(project = %ctx.id, "the state folder could not be read: {}", super::chain(&e));
-                return vec![];
-            }
-        };
-        let tip = super::project::tip(&ctx.state);
-        let mut imported = Vec::new();
-        let mut changes = Vec::new();
-        let mut names = Vec::new();
-        self.reader.folder_invalid.clear();
-        for (path, why) in &scan.skipped {
-            self.reader.refuse_folder_file(path, why);
-        }
-        for edit in scan.edits {
-            match self.reader.judge(&edit.path, &edit.bytes) {
-                Ok(task) => {
-                    let same = tip.as_ref().is_some_and(|tip| records::has(&ctx.state, tip, &edit.path, &edit.bytes));
-                    if !same {
-                        changes.push(Change::write(edit.path.clone(), edit.bytes));
-                        names.push(task.to_string());
-                    }
-                    imported.push(Imported { path: edit.path, blob: edit.blob });
-                }
-                Err(()) => {}
-            }
-        }
-        if !changes.is_empty() {
-            let by = ctx.identity();
-            let message = format!("Take in {} as saved in the folder", names.join(", "));
-            let build = |_: Option<&Oid>, _: &[usize]| Ok(Batch { changes: changes.clone(), message: message.clone() });
-            match ctx.state.publish(&[], &by, Pending::default(), build).await {
-                Ok(PublishOutcome::Published(_)) => {}
-                Ok(PublishOutcome::Failed(trouble) | PublishOutcome::Unknown(trouble, _)) => self.note_trouble(&trouble.text),
-                Ok(PublishOutcome::GaveUp { .. }) => {}
-                Err(e) => tracing::error!(project = %ctx.id, "task files could not be taken in: {}", super::chain(&e)),
-            }
-        }
-        imported
-    }
-
-    async fn bring_up(&mut self, imported: &[Imported]) {
-        let ctx = self.ctx.clone();
-        let (Some(folder), Some(tip)) = (&ctx.folder, super::project::tip(&ctx.state)) else { return };
-        let said = match folder.bring_up(&ctx.state, &tip, imported).await {
-            Ok(BroughtUp::LeftAlone(why)) => Some(format!("{why:?}")),
-            Ok(_) => None,
-            Err(e) => Some(super::chain(&e)),
-        };
-        if said != self.left_alone {
-            if let Some(why) = &said {
-                tracing::warn!(project = %ctx.id, "the state folder is left as it is for now: {}", crate::domain::safe::line(why));
-            }
-            self.left_alone = said;
-        }
-    }
-
-    fn note_trouble(&mut self, text: &str) {
+    pub(super) fn note_trouble(&mut self, text: &str) {
         let text = first_line(text);
         if self.trouble.as_ref() != Some(&text) {
             tracing::warn!(project = %self.ctx.id, "the state remote: {}", crate::domain::safe::line(&text));
@@ -499,7 +410,11 @@ fn build(
     }
     let subject = match lines.as_slice() {
         [] => "Render the boards".to_owned(),
-        [one] => one.split_once(": ").map_or(one.as_str(), |(_, rest)| rest).rsplit_once(' ').map_or_else(|| one.clone(), |(a, _)| a.to_owned()),
+        [one] => one
+            .split_once(": ")
+            .map_or(one.as_str(), |(_, rest)| rest)
+            .rsplit_once(' ')
+            .map_or_else(|| one.clone(), |(a, _)| a.to_owned()),
         many => format!("{} transitions", many.len()),
     };
     batch.message = if lines.is_empty() { subject } else { format!("{subject}\n\n{}\n", lines.join("\n")) };

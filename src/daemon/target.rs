@@ -17,7 +17,9 @@ pub(super) async fn prepare(ctx: &ProjectCtx, base: &str, into: &str) -> Result<
     }
     let base_tip = match ctx.mirror.base_tip(base) {
         Ok(tip) => tip,
-        Err(e) => return Ok(blocked(ReasonClass::Infra, format!("the base branch {base} cannot be used: {}", words(&e)))),
+        Err(e) => {
+            return Ok(blocked(ReasonClass::Infra, format!("the base branch {base} cannot be used: {}", words(&e))));
+        }
     };
     let Some(tip) = ctx.mirror.branch_tip(into).map_err(|e| words(&e))? else {
         return move_to(ctx, into, &base_tip, None, &base_tip).await;

@@ -5,8 +5,9 @@
 use super::hands::{self, Order};
 use super::project::{ProjectCtx, lock};
 use super::socket::Incoming;
+use super::start::{EXIT_DATA, EXIT_OTHER, LEAVE, StartError, fail, open_store, own_id};
 use super::state_worker::{StateOp, StateWorker};
-use super::{How, Shared, chain, lock as locks, registry, socket, sources, views};
+use super::{How, Shared, chain, registry, sources, views};
 use crate::config::Places;
 use crate::decide::ask::{Ask, ProjectAsk, Reply as Judged};
 use crate::decide::board::{JournalLine, Mode};
@@ -17,18 +18,11 @@ use crate::process::{Runs, State};
 use crate::protocol::reply::{ErrorKind, Failure};
 use crate::protocol::view::EventLine;
 use crate::protocol::{Reply, Request};
-use crate::store::Store;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
-
-/// Exit codes of a daemon that could not start, told apart for service managers.
-const EXIT_USAGE: u8 = 2;
-const EXIT_RUNNING: u8 = 4;
-const EXIT_DATA: u8 = 12;
-const EXIT_OTHER: u8 = 10;
 
 /// Events of one turn at most.
 const BATCH: usize = 512;
@@ -36,8 +30,6 @@ const BATCH: usize = 512;
 const SLOTS: u32 = 16;
 /// Between two looks of a remote for new work.
 const REMOTE_PACE: Duration = Duration::from_secs(10);
-/// What hands may still take to finish when the daemon ends.
-const LEAVE: Duration = Duration::from_secs(5);
 
 /// Somebody who follows the journal.
 struct Follower {
@@ -58,63 +50,10 @@ pub(super) struct Ring {
     backlog: Vec<Event>,
     pub alarms: BTreeMap<&'static str, String>,
     pub watched: BTreeMap<ProjectId, bool>,
-    printer: Option<super::logs::Printer>,
+    pub printer: Option<super::logs::Printer>,
     /// Tasks that ended without being merged since the start.
     failed: BTreeSet<crate::domain::TaskId>,
     exit: bool,
-}
-
-/// A daemon could not be started.
-pub(super) struct StartError {
-    pub message: String,
-    pub code: u8,
-}
-
-fn fail(code: u8, message: impl Into<String>) -> StartError {
-    StartError { message: message.into(), code }
-}
-
-/// Runs the daemon until it ends.
-pub(super) fn run(places: &Places, how: &How) -> ExitCode {
-    match start(places, how) {
-        Ok(code) => code,
-        Err(e) => {
-            tracing::error!("{}", e.message);
-            eprintln!("overnight: {}", crate::domain::safe::line(&e.message));
-            ExitCode::from(e.code)
-        }
-    }
-}
-
-fn start(places: &Places, how: &How) -> Result<ExitCode, StartError> {
-    places.prepare().map_err(|e| fail(EXIT_USAGE, chain(&e)))?;
-    let _log = super::logs::init(places, how).map_err(|e| fail(EXIT_OTHER, e))?;
-    let what = if *how == How::Background { "the daemon" } else { "overnight run" };
-    let ours = locks::take_within(&places.lock(), what, locks::PATIENCE).map_err(|e| {
-        let code = if matches!(e, locks::LockError::Held { .. }) { EXIT_RUNNING } else { EXIT_OTHER };
-        fail(code, chain(&e))
-    })?;
-    let listener = socket::bind(&places.socket(), &ours).map_err(|e| fail(EXIT_USAGE, chain(&e)))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|e| fail(EXIT_OTHER, format!("the runtime could not be started: {e}")))?;
-    let code = runtime.block_on(async {
-        let mut ring = Ring::open(places).await?;
-        ring.printer = super::logs::Printer::of(how);
-        let (calls, incoming) = mpsc::channel(256);
-        let server = tokio::spawn(socket::serve(listener, calls));
-        ring.begin(how).await?;
-        let code = ring.turn_until_exit(incoming, how).await;
-        server.abort();
-        ring.close().await;
-        Ok(code)
-    });
-    let _ = std::fs::remove_file(places.socket());
-    runtime.shutdown_timeout(LEAVE);
-    drop(ours);
-    code
 }
 
 impl Ring {
@@ -162,7 +101,7 @@ impl Ring {
     }
 
     /// Looks around, then lets the board begin: inventory, adoption, and only then anything new.
-    async fn begin(&mut self, _how: &How) -> Result<(), StartError> {
+    pub(super) async fn begin(&mut self, _how: &How) -> Result<(), StartError> {
         let boot = crate::host::clock::boot_id().unwrap_or_default();
         let runs = self.shared.runs.clone();
         let inventory = tokio::task::spawn_blocking(move || runs.inventory()).await;
@@ -253,15 +192,17 @@ impl Ring {
         let differs = !matches!(approvals.status(&ctx.id, &bytes), Ok(crate::config::approve::Status::Same));
         self.alarms.remove("configuration");
         if let Err(e) = crate::config::parse(&ctx.code.join(crate::config::FILE), &bytes) {
-            self.alarms.insert("configuration", format!("overnight.toml is not valid, the last approved one stays: {e}"));
+            self.alarms
+                .insert("configuration", format!("overnight.toml is not valid, the last approved one stays: {e}"));
         } else if differs {
-            let text = "overnight.toml was changed and not approved; the last approved copy runs (`overnight config approve`)";
+            let text =
+                "overnight.toml was changed and not approved; the last approved copy runs (`overnight config approve`)";
             tracing::warn!(project = %ctx.id, "{text}");
             self.alarms.insert("configuration", text.to_owned());
         }
     }
 
-    async fn turn_until_exit(&mut self, mut incoming: mpsc::Receiver<Incoming>, how: &How) -> ExitCode {
+    pub(super) async fn turn_until_exit(&mut self, mut incoming: mpsc::Receiver<Incoming>, how: &How) -> ExitCode {
         let (reload, mut reloads) = mpsc::unbounded_channel();
         if let Err(e) = sources::signals(&self.shared, *how != How::Background, reload) {
             tracing::error!("signals cannot be taken: {e}");
@@ -317,7 +258,8 @@ impl Ring {
     /// Idle, and everything that people should see is out.
     fn is_done(&self) -> bool {
         let now = crate::host::clock::now();
-        let all_read = self.shared.all_projects().iter().all(|c| self.board.projects.get(&c.id).is_some_and(|p| p.read));
+        let all_read =
+            self.shared.all_projects().iter().all(|c| self.board.projects.get(&c.id).is_some_and(|p| p.read));
         let quiet = self.board.projects.values().all(|p| p.board_due.is_none() && p.board_busy.is_none());
         all_read && quiet && publish::is_idle(&self.board, now)
     }
@@ -406,7 +348,8 @@ impl Ring {
                 printer.line(&self.board, &line);
             }
             self.followers.retain(|f| {
-                let wanted = (f.project.is_none() || f.project == line.project) && (f.path.is_none() || f.path == line.task);
+                let wanted =
+                    (f.project.is_none() || f.project == line.project) && (f.path.is_none() || f.path == line.task);
                 !wanted || f.replies.try_send(Reply::Event(event_line(seq, &line))).is_ok()
             });
             self.followers.retain(|f| !f.replies.is_closed());
@@ -491,34 +434,6 @@ impl Ring {
         }
         true
     }
-}
-
-async fn open_store(places: &Places) -> Result<Store, StartError> {
-    match Store::open(&places.data).await {
-        Ok(store) => Ok(store),
-        Err(e @ crate::store::StoreError::Damaged { .. }) => {
-            // Set aside; a new one is filled again from the state repo and the run folders.
-            tracing::error!("{}", chain(&e));
-            Store::open(&places.data).await.map_err(|e| fail(EXIT_DATA, chain(&e)))
-        }
-        Err(e) => Err(fail(EXIT_DATA, chain(&e))),
-    }
-}
-
-/// A name of our own for this data folder, made once.
-fn own_id(places: &Places) -> Result<String, String> {
-    let file = places.data.join("id");
-    if let Ok(text) = std::fs::read_to_string(&file) {
-        let text = text.trim().to_owned();
-        if text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Ok(text);
-        }
-    }
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|e| format!("no random numbers: {e}"))?;
-    let id: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-    crate::config::files::write_whole(&file, id.as_bytes()).map_err(|e| chain(&e))?;
-    Ok(id)
 }
 
 pub(super) fn event_line(seq: u64, line: &JournalLine) -> EventLine {

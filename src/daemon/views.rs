@@ -13,7 +13,8 @@ use crate::domain::{Now, Oid, ProjectId, TaskId, TaskPath};
 use crate::git::{land, rescue};
 use crate::protocol::reply::{ErrorKind, Failure};
 use crate::protocol::view::{
-    Counts, DiffView, EventLine, FileLine, InvalidLine, NightView, ProjectView, RescueView, StatusView, TaskLine, TaskView,
+    Counts, DiffView, EventLine, FileLine, InvalidLine, NightView, ProjectView, RescueView, StatusView, TaskLine,
+    TaskView,
 };
 use crate::protocol::{Reply, Request, VERSION};
 use crate::store::{HistoryRow, JournalFilter, JournalRow};
@@ -294,7 +295,11 @@ async fn show(ring: &Ring, id: &TaskId) -> Reply {
     } else if let Some(row) = rows.last() {
         ended_view(row)
     } else if let Some(text) = invalid_of(&ring.board, id) {
-        return Reply::Error(Failure { kind: ErrorKind::WrongState, message: text, hint: Some("mend the file and save it".into()) });
+        return Reply::Error(Failure {
+            kind: ErrorKind::WrongState,
+            message: text,
+            hint: Some("mend the file and save it".into()),
+        });
     } else {
         return not_found(id);
     };
@@ -379,7 +384,8 @@ pub(super) fn rescues(ctx: &ProjectCtx, path: &TaskPath) -> Vec<RescueView> {
     let kept = rescue::rescues(&ctx.mirror, path).unwrap_or_default();
     kept.into_iter()
         .map(|k| {
-            let attempt = k.name.rsplit('/').next().and_then(|n| n.split(['-', '.']).next()).and_then(|n| n.parse().ok());
+            let attempt =
+                k.name.rsplit('/').next().and_then(|n| n.split(['-', '.']).next()).and_then(|n| n.parse().ok());
             RescueView { name: k.name, commit: k.commit, attempt }
         })
         .collect()
@@ -405,7 +411,11 @@ async fn diff_of(ctx: &ProjectCtx, base: &str, into: &str, patch: bool) -> Resul
     let stat = land::diff_stat(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
     let files = stat
         .into_iter()
-        .map(|f| FileLine { path: crate::domain::safe::bytes(&f.path), added: f.lines.map(|l| l.0), removed: f.lines.map(|l| l.1) })
+        .map(|f| FileLine {
+            path: crate::domain::safe::bytes(&f.path),
+            added: f.lines.map(|l| l.0),
+            removed: f.lines.map(|l| l.1),
+        })
         .collect();
     let patch = if patch {
         let bytes = land::diff_patch(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
@@ -419,7 +429,9 @@ async fn diff_of(ctx: &ProjectCtx, base: &str, into: &str, patch: bool) -> Resul
 async fn undo(ring: &Ring, project: &ProjectId, path: &TaskPath, attempt: Option<u32>) -> Reply {
     let Some(ctx) = ring.shared.project(project) else { return unknown_project(project) };
     let kept = rescue::rescues(&ctx.mirror, path).unwrap_or_default();
-    let number = |name: &str| name.rsplit('/').next().and_then(|n| n.split(['-', '.']).next()).and_then(|n| n.parse::<u32>().ok());
+    let number = |name: &str| {
+        name.rsplit('/').next().and_then(|n| n.split(['-', '.']).next()).and_then(|n| n.parse::<u32>().ok())
+    };
     let wanted = kept.iter().rev().find(|k| attempt.is_none() || number(&k.name) == attempt);
     let Some(kept) = wanted else {
         return Reply::error(ErrorKind::NotFound, format!("nothing is kept of {path}; see `overnight rescues {path}`"));

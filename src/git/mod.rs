@@ -5,8 +5,12 @@
 //! The code side (`mirror`, `worktree`, `pool`, `merge`, `rescue`) and the state side (`state_repo`, `claim_ref`) build on
 //! it. Reading and writing objects and refs is done in process with gix where no network and no worktree takes part.
 
+pub mod claim_ref;
 pub mod collect;
 pub mod deliver;
+pub mod folder;
+mod folder_repair;
+pub mod folder_update;
 pub mod land;
 pub mod lease;
 pub mod merge;
@@ -19,18 +23,14 @@ pub mod remove;
 pub mod rescue;
 pub mod seal;
 mod source;
-pub mod status;
-pub mod worktree;
-pub mod claim_ref;
-pub mod folder;
-mod folder_repair;
-pub mod folder_update;
 pub mod state_absorb;
 pub mod state_commit;
 pub mod state_publish;
 pub mod state_remote;
 pub mod state_repo;
 pub mod state_tree;
+pub mod status;
+pub mod worktree;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

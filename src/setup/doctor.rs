@@ -121,7 +121,11 @@ fn look_at(places: &Places, entry: &crate::config::Project) -> Vec<Finding> {
     }
     if !entry.state.join(".git").exists() {
         let text = format!("{id}: the state repo {} is gone", entry.state.display());
-        found.push(finding(Level::Bad, text, Some("overnight init makes a new one; clone yours there if you have a remote")));
+        found.push(finding(
+            Level::Bad,
+            text,
+            Some("overnight init makes a new one; clone yours there if you have a remote"),
+        ));
     }
     if parsed.policy.checks.is_empty() {
         let text = format!("{id}: no checks: nothing is tested before it is merged");
@@ -135,7 +139,11 @@ fn look_at(places: &Places, entry: &crate::config::Project) -> Vec<Finding> {
 fn agent(policy: &crate::domain::policy::Policy, id: &ProjectId) -> Finding {
     let name = &policy.agent;
     let Some(profile) = policy.agents.get(name) else {
-        return finding(Level::Bad, format!("{id}: agent {name} is not configured"), Some("set `agent` in overnight.toml"));
+        return finding(
+            Level::Bad,
+            format!("{id}: agent {name} is not configured"),
+            Some("set `agent` in overnight.toml"),
+        );
     };
     if profile.kind == AgentKind::Script {
         return finding(Level::Good, format!("{id}: agent {name} needs no program"), None);

@@ -121,7 +121,10 @@ async fn init_in(options: &InitOptions) -> Result<InitDone, SetupError> {
     if approved {
         say("next", "overnight add \"…\"   then   overnight start".into());
     } else {
-        say("next", format!("overnight config approve            {FILE} was not written by this command; look at it first"));
+        say(
+            "next",
+            format!("overnight config approve            {FILE} was not written by this command; look at it first"),
+        );
     }
     Ok(done)
 }
@@ -199,7 +202,8 @@ fn shown(repo: &Path, path: &Path) -> String {
 }
 
 fn found_line(found: &Detected, base: &str) -> String {
-    let mut parts: Vec<String> = found.languages.iter().map(|l| format!("{} ({})", l.language.word(), l.tool)).collect();
+    let mut parts: Vec<String> =
+        found.languages.iter().map(|l| format!("{} ({})", l.language.word(), l.tool)).collect();
     parts.push(format!("main branch `{base}`"));
     let agents: Vec<String> = found
         .agents

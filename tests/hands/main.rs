@@ -10,7 +10,6 @@ mod git_state_remote;
 mod process;
 mod store;
 
-
 use std::path::PathBuf;
 use std::sync::LazyLock;
 

@@ -84,42 +84,48 @@ fn of_project(ring: &Ring, id: &ProjectId, rows: &[HistoryRow], now_too: bool) -
         }
     }
     if now_too {
-        for task in ring.board.tasks.values().filter(|t| t.id.project == *id) {
-            report.usage.merge(&task.usage);
-            if let Some(plan) = &task.plan {
-                agents.entry(plan.profile_name.clone()).or_default().merge(&task.usage);
-            }
-            let line = task_line(&ring.board, task, now);
-            if line.status == Status::Planning {
-                continue;
-            }
-            let needs_you = matches!(task.phase, Phase::Waiting { .. });
-            let text = match (&task.phase, &line.reason) {
-                (Phase::Waiting { on: WaitFor::Question }, _) => {
-                    format!("asks: {}", task.question.as_deref().unwrap_or("?"))
-                }
-                (_, Some(reason)) => reason.to_string(),
-                (_, None) => line.why.clone(),
-            };
-            let entry = ReportLine {
-                next: next_step(task),
-                path: line.path,
-                title: line.title,
-                status: line.status,
-                text,
-                agent: line.agent,
-                attempts: task.attempts,
-                took_ms: None,
-                usage: task.usage,
-                commit: None,
-                files: task.work.as_ref().map_or(0, |w| u32::try_from(w.changed).unwrap_or(u32::MAX)),
-                left_out: task.work.as_ref().map(|w| w.left_out.clone()).unwrap_or_default(),
-            };
-            if needs_you { report.needs_you.push(entry) } else { report.open.push(entry) }
-        }
+        add_open(ring, id, &mut report, &mut agents);
     }
     report.by_agent = agents.into_iter().filter(|(name, u)| !name.is_empty() && u.runs > 0).collect();
     report
+}
+
+/// Adds what is open now.
+fn add_open(ring: &Ring, id: &ProjectId, report: &mut ProjectReport, agents: &mut BTreeMap<String, UsageSum>) {
+    let now = crate::host::clock::now();
+    for task in ring.board.tasks.values().filter(|t| t.id.project == *id) {
+        report.usage.merge(&task.usage);
+        if let Some(plan) = &task.plan {
+            agents.entry(plan.profile_name.clone()).or_default().merge(&task.usage);
+        }
+        let line = task_line(&ring.board, task, now);
+        if line.status == Status::Planning {
+            continue;
+        }
+        let needs_you = matches!(task.phase, Phase::Waiting { .. });
+        let text = match (&task.phase, &line.reason) {
+            (Phase::Waiting { on: WaitFor::Question }, _) => {
+                format!("asks: {}", task.question.as_deref().unwrap_or("?"))
+            }
+            (_, Some(reason)) => reason.to_string(),
+            (_, None) => line.why.clone(),
+        };
+        let entry = ReportLine {
+            next: next_step(task),
+            path: line.path,
+            title: line.title,
+            status: line.status,
+            text,
+            agent: line.agent,
+            attempts: task.attempts,
+            took_ms: None,
+            usage: task.usage,
+            commit: None,
+            files: task.work.as_ref().map_or(0, |w| u32::try_from(w.changed).unwrap_or(u32::MAX)),
+            left_out: task.work.as_ref().map(|w| w.left_out.clone()).unwrap_or_default(),
+        };
+        if needs_you { report.needs_you.push(entry) } else { report.open.push(entry) }
+    }
 }
 
 /// The command that goes on from where a task waits.

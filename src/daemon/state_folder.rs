@@ -1,0 +1,133 @@
+//! The person's folder as a peer, beside the state worker: commits and saved task files go from it into our clone, wishes
+//! are read from there, and the folder is brought up to what we have.
+
+use super::project;
+use super::records;
+use super::state_worker::StateWorker;
+use crate::decide::Event;
+use crate::domain::Oid;
+use crate::git::folder_update::{BroughtUp, Imported};
+use crate::git::state_absorb::Peer;
+use crate::git::state_commit::Change;
+use crate::git::state_publish::{Batch, Pending, PublishOutcome};
+
+impl StateWorker {
+    /// Takes in what the person's folder has, reads the wishes, and brings the folder up.
+    pub(super) async fn look(&mut self, whole: bool) {
+        let imported = self.take_in_folder().await;
+        let ctx = self.ctx.clone();
+        match self.reader.read(&ctx.state, whole) {
+            Ok(Some(news)) => {
+                let _ = self.events.send(Event::Wishes { project: ctx.id.clone(), news });
+            }
+            Ok(None) => {}
+            Err(e) => tracing::error!(project = %ctx.id, "the state repo could not be read: {}", super::chain(&e)),
+        }
+        self.bring_up(&imported).await;
+    }
+
+    /// Commits and uncommitted task files of the person's folder go into our clone, and from there to the authority.
+    async fn take_in_folder(&mut self) -> Vec<Imported> {
+        let ctx = self.ctx.clone();
+        let Some(folder) = &ctx.folder else { return vec![] };
+        let tip = project::tip(&ctx.state);
+        match folder.status(tip.as_ref()) {
+            Ok(status) if status.busy.is_none() && status.branch.as_deref() == Some("refs/heads/main") => {
+                let known = match (&status.head, &tip) {
+                    (Some(head), Some(tip)) => ctx.state.is_ancestor(head, tip).unwrap_or(false),
+                    (None, _) => true,
+                    (Some(_), None) => false,
+                };
+                if !known {
+                    if let Ok(theirs) = ctx.state.fetch_folder(folder.path(), "refs/heads/main").await {
+                        self.take_in(&theirs, Peer::Folder).await;
+                        self.push_taken_in().await;
+                    }
+                }
+            }
+            Ok(_) => {}
+            Err(e) => {
+                tracing::warn!(project = %ctx.id, "the state folder could not be looked at: {}", super::chain(&e))
+            }
+        }
+        self.import_edits().await
+    }
+
+    /// What was taken in goes to the remote, if there is one.
+    async fn push_taken_in(&mut self) {
+        if self.ctx.state.remote().is_none() {
+            return;
+        }
+        let by = self.ctx.identity();
+        let build = |_: Option<&Oid>, _: &[usize]| Ok(Batch::default());
+        if let Ok(PublishOutcome::Failed(trouble) | PublishOutcome::Unknown(trouble, _)) =
+            self.ctx.state.publish(&[], &by, Pending::default(), build).await
+        {
+            self.note_trouble(&trouble.text);
+        }
+    }
+
+    /// Valid task files that are saved in the folder and not committed there.
+    async fn import_edits(&mut self) -> Vec<Imported> {
+        let ctx = self.ctx.clone();
+        let Some(folder) = &ctx.folder else { return vec![] };
+        let scan = match folder.scan_wishes(None) {
+            Ok(scan) => scan,
+            Err(e) => {
+                tracing::warn!(project = %ctx.id, "the state folder could not be read: {}", super::chain(&e));
+                return vec![];
+            }
+        };
+        let tip = project::tip(&ctx.state);
+        let mut imported = Vec::new();
+        let mut changes = Vec::new();
+        let mut names = Vec::new();
+        self.reader.folder_invalid.clear();
+        for (path, why) in &scan.skipped {
+            self.reader.refuse_folder_file(path, why);
+        }
+        for edit in scan.edits {
+            match self.reader.judge(&edit.path, &edit.bytes) {
+                Ok(task) => {
+                    let same = tip.as_ref().is_some_and(|tip| records::has(&ctx.state, tip, &edit.path, &edit.bytes));
+                    if !same {
+                        changes.push(Change::write(edit.path.clone(), edit.bytes));
+                        names.push(task.to_string());
+                    }
+                    imported.push(Imported { path: edit.path, blob: edit.blob });
+                }
+                Err(()) => {}
+            }
+        }
+        if !changes.is_empty() {
+            let by = ctx.identity();
+            let message = format!("Take in {} as saved in the folder", names.join(", "));
+            let build = |_: Option<&Oid>, _: &[usize]| Ok(Batch { changes: changes.clone(), message: message.clone() });
+            match ctx.state.publish(&[], &by, Pending::default(), build).await {
+                Ok(PublishOutcome::Published(_)) => {}
+                Ok(PublishOutcome::Failed(trouble) | PublishOutcome::Unknown(trouble, _)) => {
+                    self.note_trouble(&trouble.text)
+                }
+                Ok(PublishOutcome::GaveUp { .. }) => {}
+                Err(e) => tracing::error!(project = %ctx.id, "task files could not be taken in: {}", super::chain(&e)),
+            }
+        }
+        imported
+    }
+
+    async fn bring_up(&mut self, imported: &[Imported]) {
+        let ctx = self.ctx.clone();
+        let (Some(folder), Some(tip)) = (&ctx.folder, project::tip(&ctx.state)) else { return };
+        let said = match folder.bring_up(&ctx.state, &tip, imported).await {
+            Ok(BroughtUp::LeftAlone(why)) => Some(format!("{why:?}")),
+            Ok(_) => None,
+            Err(e) => Some(super::chain(&e)),
+        };
+        if said != self.left_alone {
+            if let Some(why) = &said {
+                tracing::warn!(project = %ctx.id, "the state folder is left as it is for now: {}", crate::domain::safe::line(why));
+            }
+            self.left_alone = said;
+        }
+    }
+}
