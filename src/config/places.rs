@@ -138,6 +138,11 @@ impl Surroundings {
     }
 }
 
+/// This process's whole environment, as far as it is text: what children are given any of by name.
+pub fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
+}
+
 const SOCKET: &str = "overnight.sock";
 
 /// A folder with a short name that is the same for every process of this user with this data folder.
@@ -215,9 +220,4 @@ mod tests {
         assert!(matches!(client.socket_to_call(), Err(FileError::Unsafe { .. })));
         std::fs::remove_dir(folder).unwrap();
     }
-}
-
-/// This process's whole environment, as far as it is text: what children are given any of by name.
-pub fn environment() -> BTreeMap<String, String> {
-    std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
 }

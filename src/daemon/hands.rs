@@ -151,10 +151,10 @@ async fn task_hand(
 
 async fn make_worktree(ctx: &ProjectCtx, task: &TaskId, epoch: Epoch, branch: &str, base: &Oid) -> Answer {
     // A lease of an earlier try of this very ask: nothing ran in it; it goes back and comes anew.
-    if ctx.lease(branch).is_some() {
-        if let Answer::Failed { why } = give_back(ctx, task, epoch, branch).await {
-            return Answer::Failed { why };
-        }
+    if ctx.lease(branch).is_some()
+        && let Answer::Failed { why } = give_back(ctx, task, epoch, branch).await
+    {
+        return Answer::Failed { why };
     }
     match ctx.pool.take(branch, base).await {
         Ok(lease) => {

@@ -24,11 +24,11 @@ const LAND: Duration = Duration::from_secs(3600);
 
 /// Serves one request in this process. Blocks; makes its own runtime.
 pub fn serve(places: &Places, request: Request) -> Reply {
-    if request.is_a_persons() {
-        if let Some(run) = i32::try_from(std::process::id()).ok().and_then(peer::run_of) {
-            let text = format!("{run} may not do this: it is for a person, outside of every run");
-            return Reply::error(ErrorKind::NotAllowed, text);
-        }
+    if request.is_a_persons()
+        && let Some(run) = i32::try_from(std::process::id()).ok().and_then(peer::run_of)
+    {
+        let text = format!("{run} may not do this: it is for a person, outside of every run");
+        return Reply::error(ErrorKind::NotAllowed, text);
     }
     if let Err(e) = places.prepare() {
         return Reply::error(ErrorKind::Usage, super::chain(&e));

@@ -46,11 +46,10 @@ pub(super) fn watch(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>) -> bool {
                 Some(()) = touches.recv() => {
                     tokio::time::sleep(SETTLE).await;
                     // A file written right after its folder was made loses its event: the folder is looked at as a whole.
-                    if folders.swap(false, Ordering::AcqRel) {
-                        if let Some(watcher) = &mut watcher {
+                    if folders.swap(false, Ordering::AcqRel)
+                        && let Some(watcher) = &mut watcher {
                             add_folders(watcher, &ctx.state_folder.join("tasks"));
                         }
-                    }
                     while touches.try_recv().is_ok() {}
                     let _ = ops.send(StateOp::Look { whole: false });
                 }

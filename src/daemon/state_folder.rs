@@ -38,11 +38,9 @@ impl StateWorker {
                     (None, _) => true,
                     (Some(_), None) => false,
                 };
-                if !known {
-                    if let Ok(theirs) = ctx.state.fetch_folder(folder.path(), "refs/heads/main").await {
-                        self.take_in(&theirs, Peer::Folder).await;
-                        self.push_taken_in().await;
-                    }
+                if !known && let Ok(theirs) = ctx.state.fetch_folder(folder.path(), "refs/heads/main").await {
+                    self.take_in(&theirs, Peer::Folder).await;
+                    self.push_taken_in().await;
                 }
             }
             Ok(_) => {}
@@ -87,16 +85,13 @@ impl StateWorker {
             self.reader.refuse_folder_file(path, why);
         }
         for edit in scan.edits {
-            match self.reader.judge(&edit.path, &edit.bytes) {
-                Ok(task) => {
-                    let same = tip.as_ref().is_some_and(|tip| records::has(&ctx.state, tip, &edit.path, &edit.bytes));
-                    if !same {
-                        changes.push(Change::write(edit.path.clone(), edit.bytes));
-                        names.push(task.to_string());
-                    }
-                    imported.push(Imported { path: edit.path, blob: edit.blob });
+            if let Ok(task) = self.reader.judge(&edit.path, &edit.bytes) {
+                let same = tip.as_ref().is_some_and(|tip| records::has(&ctx.state, tip, &edit.path, &edit.bytes));
+                if !same {
+                    changes.push(Change::write(edit.path.clone(), edit.bytes));
+                    names.push(task.to_string());
                 }
-                Err(()) => {}
+                imported.push(Imported { path: edit.path, blob: edit.blob });
             }
         }
         if !changes.is_empty() {

@@ -12,7 +12,6 @@ use crate::domain::lease::{Claim, Held, claim_ref};
 use crate::domain::{Epoch, Oid, TaskId, TaskPath};
 use crate::git::claim_ref::{CLAIM_VERSION, ClaimAnswer, ClaimMove, MoveAnswer};
 use crate::git::state_absorb::Peer;
-use crate::git::state_commit::Change;
 use crate::git::state_publish::{Batch, Op, OpResult, Pending, PublishOutcome};
 use crate::text::board_file::Row;
 use std::sync::Arc;

@@ -118,10 +118,8 @@ impl Ring {
         let same_boot = saved.as_deref() == Some(boot.as_str());
         let started = Started { same_boot, only_serve: false, runs: open, slots: SLOTS };
         self.process(vec![Event::Started(started)]).await;
-        if !same_boot {
-            if let Err(e) = self.shared.store.save_boot(&boot, &self.board).await {
-                return Err(fail(EXIT_DATA, chain(&e)));
-            }
+        if !same_boot && let Err(e) = self.shared.store.save_boot(&boot, &self.board).await {
+            return Err(fail(EXIT_DATA, chain(&e)));
         }
         self.configure();
         for ctx in self.shared.all_projects() {

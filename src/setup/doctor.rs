@@ -50,7 +50,6 @@ pub fn doctor(places: &Places, project: Option<&ProjectId>) -> Vec<Finding> {
     found
 }
 
-#[expect(clippy::disallowed_methods, reason = "one short look at a tool's version, without a repository")]
 fn git() -> Finding {
     match Command::new("git").arg("--version").output() {
         Ok(out) => {
