@@ -45,7 +45,8 @@ impl Store {
     /// Saves one batch of turns. The result is the range of sequence numbers that the journal lines got.
     ///
     /// `night` is the number that tasks ending now are filed under. Waits up to ten seconds where another process holds
-    /// the database. A dropped future saves all or nothing.
+    /// the database. A dropped future saves all or nothing; nothing to save
+    /// costs nothing.
     ///
     /// # Errors
     /// `Busy` and `Full` are worth another try; after any error nothing was saved.
@@ -56,6 +57,9 @@ impl Store {
         night: Option<u64>,
         now: Now,
     ) -> Result<Range<u64>, StoreError> {
+        if changes.is_empty() && journal.is_empty() {
+            return Ok(0..0);
+        }
         let mut link = self.writer.lock().await;
         let mut tries = 0;
         loop {
@@ -168,8 +172,9 @@ async fn save(
     now: Now,
 ) -> Result<Range<u64>, sqlx::Error> {
     let conn = link.begin().await?;
-    for (id, task) in &changes.tasks {
-        put_task(conn, id, *task).await?;
+    put_tasks(conn, changes.tasks.iter().filter_map(|(_, task)| *task)).await?;
+    for (id, _) in changes.tasks.iter().filter(|(_, task)| task.is_none()) {
+        drop_task(conn, id).await?;
     }
     for (id, ended, task) in &changes.ended {
         put_ended(conn, id, *ended).await?;
@@ -193,9 +198,7 @@ async fn save(
 
 async fn save_boot(link: &mut Link, boot_id: &str, board: &Board) -> Result<(), sqlx::Error> {
     let conn = link.begin().await?;
-    for (id, task) in &board.tasks {
-        put_task(conn, id, Some(task)).await?;
-    }
+    put_tasks(conn, board.tasks.values()).await?;
     for (id, project) in &board.projects {
         put_project(conn, id, Some(project)).await?;
     }
@@ -203,23 +206,34 @@ async fn save_boot(link: &mut Link, boot_id: &str, board: &Board) -> Result<(), 
     link.commit().await
 }
 
-async fn put_task(conn: &mut SqliteConnection, id: &TaskId, task: Option<&Task>) -> Result<(), sqlx::Error> {
-    let query = match task {
-        Some(task) => sqlx::query(
-            "INSERT INTO tasks (project, path, epoch, phase, body) VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT (project, path) DO UPDATE SET
-                 epoch = excluded.epoch, phase = excluded.phase, body = excluded.body",
-        )
+/// All rows in one statement: each statement is a turn of the connection's thread.
+async fn put_tasks(conn: &mut SqliteConnection, tasks: impl Iterator<Item = &Task>) -> Result<(), sqlx::Error> {
+    let mut rows = Vec::new();
+    for task in tasks {
+        rows.push((&task.id.project, &task.id.path, int(task.epoch.0), task.phase.word(), json(task)?));
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(
+        "INSERT INTO tasks (project, path, epoch, phase, body)
+         SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?1) WHERE true
+         ON CONFLICT (project, path) DO UPDATE SET
+             epoch = excluded.epoch, phase = excluded.phase, body = excluded.body",
+    )
+    .bind(json(&rows)?)
+    .execute(conn)
+    .await
+    .map(drop)
+}
+
+async fn drop_task(conn: &mut SqliteConnection, id: &TaskId) -> Result<(), sqlx::Error> {
+    sqlx::query("DELETE FROM tasks WHERE project = ?1 AND path = ?2")
         .bind(id.project.as_str())
         .bind(id.path.as_str())
-        .bind(int(task.epoch.0))
-        .bind(task.phase.word())
-        .bind(json(task)?),
-        None => sqlx::query("DELETE FROM tasks WHERE project = ?1 AND path = ?2")
-            .bind(id.project.as_str())
-            .bind(id.path.as_str()),
-    };
-    query.execute(conn).await.map(drop)
+        .execute(conn)
+        .await
+        .map(drop)
 }
 
 async fn put_ended(conn: &mut SqliteConnection, id: &TaskId, ended: Option<&Concluded>) -> Result<(), sqlx::Error> {

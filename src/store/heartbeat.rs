@@ -214,7 +214,7 @@ async fn gather(orders: &mut mpsc::Receiver<Order>, group: &mut BTreeMap<RunId, 
     }
 }
 
-/// One statement for the whole group: it costs a fifth of a statement per row.
+/// One statement for the whole group: each statement is a turn of the connection's thread.
 async fn write(link: &mut Link, group: &BTreeMap<RunId, Beat>) -> Result<(), sqlx::Error> {
     let rows: Vec<_> = group
         .values()

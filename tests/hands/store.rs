@@ -8,7 +8,8 @@ use overnight::domain::status::{Outcome, Reason, ReasonClass};
 use overnight::domain::task::Wish;
 use overnight::domain::verdict::{Exit, Usage, UsageSum};
 use overnight::domain::{Epoch, Mono, Now, Oid, ProjectId, RunId, TaskId, TaskPath, Wall};
-use overnight::store::{Beat, By, JournalFilter, KEPT_ALWAYS, Keep, Run, Store, StoreError, UsageFilter};
+use overnight::store::file::Database;
+use overnight::store::{BOARD, Beat, By, JournalFilter, KEPT_ALWAYS, Keep, Run, Store, StoreError, UsageFilter};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, SqliteConnection};
 use std::os::unix::fs::PermissionsExt;
@@ -313,6 +314,24 @@ async fn the_files_are_private_from_the_first_moment() {
 }
 
 #[tokio::test]
+async fn what_must_survive_a_power_cut_is_synced() {
+    let dir = tempfile::tempdir().unwrap();
+    for (durable, level) in [(true, 2), (false, 1)] {
+        let path = dir.path().join(format!("{durable}.db"));
+        let database = Database { path: &path, migrations: &BOARD, durable };
+        let first = database.open().await.unwrap();
+        for mut conn in [first, database.options().connect().await.unwrap()] {
+            let found: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut conn).await.unwrap();
+            assert_eq!(found, level);
+            let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut conn).await.unwrap();
+            let keys: i64 = sqlx::query_scalar("PRAGMA foreign_keys").fetch_one(&mut conn).await.unwrap();
+            let busy: i64 = sqlx::query_scalar("PRAGMA busy_timeout").fetch_one(&mut conn).await.unwrap();
+            assert_eq!((mode.as_str(), keys, busy), ("wal", 1, 5000));
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_damaged_database_is_set_aside_and_the_next_open_makes_a_new_one() {
     for (n, harm) in ["no database", "middle", "cut"].into_iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
@@ -601,6 +620,10 @@ async fn figures() {
     let dir = tempfile::tempdir_in(".").unwrap();
     let store = Store::open(dir.path()).await.unwrap();
     for size in [1_usize, 10, 200] {
+        let tasks: Vec<_> = (0..size).map(|n| task(&format!("t{n}"), 1)).collect();
+        let start = Instant::now();
+        let bytes: usize = tasks.iter().map(|t| serde_json::to_string(t).unwrap().len()).sum();
+        println!("{size} tasks are {bytes} bytes of JSON, made in {:?}", start.elapsed());
         let mut took = Vec::new();
         for round in 0..200 {
             let tasks: Vec<_> = (0..size).map(|n| task(&format!("t{n}"), round)).collect();
