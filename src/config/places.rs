@@ -125,6 +125,8 @@ pub struct Surroundings {
     pub no_color: bool,
     /// `PATH`.
     pub path: OsString,
+    /// `OVERNIGHT_RUN`: the run that this process was started in.
+    pub run: Option<String>,
 }
 
 impl Surroundings {
@@ -134,6 +136,7 @@ impl Surroundings {
             log: set("OVERNIGHT_LOG").map(|value| value.to_string_lossy().into_owned()),
             no_color: set("NO_COLOR").is_some() || set("TERM").is_some_and(|term| term == "dumb"),
             path: set("PATH").unwrap_or_default(),
+            run: set("OVERNIGHT_RUN").map(|value| value.to_string_lossy().into_owned()),
         }
     }
 }
