@@ -25,3 +25,8 @@ pub mod logging;
 
 pub mod daemon;
 pub mod setup;
+
+pub mod error;
+
+pub mod client;
+
