@@ -30,3 +30,4 @@ pub mod error;
 
 pub mod client;
 
+pub mod cli;
