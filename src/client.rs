@@ -3,7 +3,7 @@
 
 use crate::config::Places;
 use crate::config::files::FileError;
-use crate::domain::shown::shown;
+use crate::domain::safe::shown;
 use crate::error::CliError;
 use crate::protocol::{Call, ErrorKind, Failure, Frame, FrameError, Reply, Request, frame};
 use std::collections::VecDeque;

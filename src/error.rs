@@ -1,9 +1,9 @@
 //! What a person or program is told when a command did not do its work: a kind with its exit code, what happened, the
 //! causes behind it, and what to do next. Texts may quote hostile content; they are escaped here, where they are shown.
 
-use crate::domain::shown::acts;
+use crate::domain::safe;
+use crate::domain::safe::is_unsafe;
 use crate::protocol::{ErrorKind, Failure};
-use crate::text::safe;
 use serde_json::json;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -108,7 +108,7 @@ pub fn json_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 1);
     let mut units = [0; 2];
     for c in text.chars() {
-        if c != '\n' && acts(c) {
+        if c != '\n' && is_unsafe(c) {
             for unit in c.encode_utf16(&mut units) {
                 let _ = write!(out, "\\u{unit:04x}");
             }

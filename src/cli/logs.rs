@@ -2,8 +2,8 @@
 //! daemon's own log.
 
 use super::context::{Context, unexpected};
-use super::{Outcome, queue, render};
-use crate::daemon::logs::{LogReader, describe, task_log};
+use super::{Outcome, render};
+use crate::daemon::logs::{Describer, LogReader, task_log};
 use crate::domain::{RunId, TaskPath};
 use crate::error::CliError;
 use crate::protocol::view::{EventLine, TaskView};
@@ -65,7 +65,6 @@ fn of_task(cx: &Context, task: &str, args: &Logs) -> Outcome {
         let what = if attempts.len() == 1 { "1 attempt".into() } else { format!("{} attempts", attempts.len()) };
         return Err(CliError::new(ErrorKind::NotFound, format!("`{path}` has {what}, no attempt {n}")));
     };
-    let kind = agent_kind(cx, &view);
     for run in runs {
         let mut reader = task_log(&cx.places, run).map_err(|e| {
             let kind = if e.kind() == std::io::ErrorKind::NotFound { ErrorKind::NotFound } else { ErrorKind::Failed };
@@ -76,32 +75,40 @@ fn of_task(cx: &Context, task: &str, args: &Logs) -> Outcome {
             let head = format!("── attempt {n} · {} · {}", line(what), line(run));
             cx.print(&format!("{}\n", cx.style.paint(Paint::Quiet, &head)))?;
         }
-        copy(cx, &mut reader, &kind, args)?;
+        let mut describer = Describer::new(reader.kind());
+        copy(cx, &mut reader, &mut describer, args)?;
         // A reader waits only where more can come.
         while args.follow && reader.follow(WAIT) {
-            copy(cx, &mut reader, &kind, args)?;
+            copy(cx, &mut reader, &mut describer, args)?;
+        }
+        if let Some(rest) = describer.finish().filter(|_| !args.raw) {
+            print_line(cx, 0, &rest)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints what is there now.
-fn copy(cx: &Context, reader: &mut LogReader, kind: &str, args: &Logs) -> Result<(), CliError> {
+fn copy(cx: &Context, reader: &mut LogReader, describer: &mut Describer, args: &Logs) -> Result<(), CliError> {
     for piece in reader {
         let piece = piece.map_err(|e| CliError::from_error(ErrorKind::Failed, &e))?;
         if args.raw {
             cx.print_bytes(&piece.bytes)?;
             continue;
         }
-        for text in describe(kind, &piece) {
-            if cx.json {
-                cx.print_json(&serde_json::json!({ "at_ms": piece.at_ms, "text": text }))?;
-            } else {
-                cx.print(&format!("{}\n", line(&text)))?;
-            }
+        for text in describer.feed(&piece) {
+            print_line(cx, piece.at_ms, &text)?;
         }
     }
     Ok(())
+}
+
+fn print_line(cx: &Context, at_ms: u64, text: &str) -> Result<(), CliError> {
+    if cx.json {
+        cx.print_json(&serde_json::json!({ "at_ms": at_ms, "text": text }))
+    } else {
+        cx.print(&format!("{}\n", line(text)))
+    }
 }
 
 fn journal(cx: &Context, view: &TaskView, path: &TaskPath) -> Result<Vec<EventLine>, CliError> {
@@ -137,13 +144,6 @@ fn attempts(runs: &[String], journal: &[EventLine]) -> Vec<Vec<String>> {
 
 fn epoch(run: &str) -> Option<u64> {
     RunId::from_folder(run)?.epoch().map(|epoch| epoch.0)
-}
-
-/// The word of the adapter that wrote the transcript, which knows how to read it.
-fn agent_kind(cx: &Context, view: &TaskView) -> String {
-    let name = view.line.agent.clone().unwrap_or_default();
-    let policy = cx.project().ok().and_then(|project| queue::policy(cx, &project).ok().flatten());
-    policy.and_then(|policy| Some(policy.agents.get(&name)?.kind.word().to_owned())).unwrap_or(name)
 }
 
 fn daemon(cx: &Context, args: &Logs) -> Outcome {

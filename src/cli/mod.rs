@@ -243,7 +243,7 @@ fn run(cli: Cli, around: &Surroundings) -> Outcome {
         Command::Undo(verb) => steer::undo(&cx, &verb),
         Command::Rescues(arg) => steer::rescues(&cx, &arg.task),
         Command::Land(verb) => merge::land(&cx, &verb),
-        Command::Demo(verb) => Ok(setup::demo(&verb)),
+        Command::Demo(verb) => setup::demo(&cx, &verb),
         Command::Version => itself::version(&cx),
         Command::Daemon => Ok(daemon::detached(&cx)),
     }

@@ -1,12 +1,13 @@
 //! Setting up: `init`, `doctor`, `demo`, and the list of projects. The work is done in `setup` and `config`.
 
-use super::context::{Context, file_error};
+use super::context::{Context, file_error, unexpected};
 use super::{Outcome, approval, render};
 use crate::config::registry::RegistryError;
 use crate::config::{self, Project};
+use crate::daemon::How;
 use crate::domain::ProjectId;
 use crate::error::CliError;
-use crate::protocol::ErrorKind;
+use crate::protocol::{ErrorKind, Reply, Request};
 use crate::setup::demo::DemoOptions;
 use crate::setup::doctor::Level;
 use crate::setup::init::{InitOptions, SetupError};
@@ -35,15 +36,12 @@ pub(super) struct Init {
 
 /// Arguments of `demo`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  overnight demo\n  overnight demo --agent claude --keep")]
+#[command(after_help = "Example:\n  overnight demo\n  overnight demo --agent claude --dir ./demo")]
 pub(super) struct Demo {
     /// Work with this agent instead of the built-in script agent.
     #[arg(long)]
     agent: Option<String>,
-    /// Keep the folder afterwards.
-    #[arg(long)]
-    keep: bool,
-    /// Where to make it; a temporary folder where nothing is said.
+    /// Where to make it; a new folder in your cache where nothing is said.
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
 }
@@ -144,9 +142,35 @@ pub(super) fn doctor(cx: &Context) -> Outcome {
     Ok(ExitCode::from(u8::from(findings.iter().any(|finding| finding.level == Level::Bad))))
 }
 
-pub(super) fn demo(args: &Demo) -> ExitCode {
-    let options = DemoOptions { agent: args.agent.clone(), keep: args.keep, dir: args.dir.clone() };
-    crate::setup::demo::demo(&options)
+/// A night in small: the daemon itself on a small project, then its report, and where everything lies.
+pub(super) fn demo(cx: &Context, args: &Demo) -> Outcome {
+    let options = DemoOptions { agent: args.agent.clone(), dir: args.dir.clone() };
+    let demo = crate::setup::demo::prepare(&options).map_err(setup_error)?;
+    cx.print(&format!(
+        "  A small project with {} tasks is in {}.\n  The daemon works on them now; this takes some seconds.\n\n",
+        demo.tasks,
+        line(&demo.dir.to_string_lossy())
+    ))?;
+    // Its exit code tells that not everything was merged, which is as it should be here.
+    let _ = crate::daemon::run(&demo.places, How::Foreground { until_idle: true, project: None, verbose: false });
+    let reply = crate::daemon::serve(&demo.places, Request::Report { project: None, night: None });
+    let Reply::Report(report) = reply else { return Err(unexpected(&reply)) };
+    cx.print("\n")?;
+    cx.show(&report, || render::report::report(&report, &cx.style))?;
+    let show = |path: &std::path::Path| line(&path.to_string_lossy());
+    let home = demo.dir.join("home");
+    cx.print(&format!(
+        "\n  the project          {}   (git log --graph overnight/main)\n  its tasks            {}   (state.json, log.jsonl)\n  \
+         logs, worktrees, db  {}\n  ask more of it       OVERNIGHT_HOME={} overnight --project todo why greet-warmly\n  \
+         remove it all        rm -rf {}\n",
+        show(&demo.code),
+        show(&demo.state),
+        show(&demo.places.data),
+        show(&home),
+        show(&demo.dir)
+    ))?;
+    let report_ok = report.projects.iter().all(|p| p.merged.len() >= 5 || args.agent.is_some());
+    Ok(ExitCode::from(u8::from(!report_ok)))
 }
 
 pub(super) fn project(cx: &Context, verb: &Verb) -> Outcome {

@@ -88,6 +88,6 @@ mod tests {
             "\u{1b}[36m@@ -1 +1 @@\u{1b}[0m\n\u{1b}[31m-a\u{1b}[0m\n\u{1b}[32m+b\u{1b}[0m\n"
         );
         let hostile = DiffView { patch: Some(all_hostile()), base: all_hostile(), ..view() };
-        assert!(!diff(&hostile, &Style::PLAIN).chars().any(|c| c != '\n' && crate::domain::shown::acts(c)));
+        assert!(!diff(&hostile, &Style::PLAIN).chars().any(|c| c != '\n' && crate::domain::safe::is_unsafe(c)));
     }
 }

@@ -35,6 +35,6 @@ mod tests {
         assert_eq!(shown, "30 Nov 23:04  add-lexer                 running       the brief is written\n");
         let shown = event(&EventLine { kind: all_hostile(), ..line_of(&all_hostile()) }, false, &Style::PLAIN);
         assert!(shown.contains("my-repo:add-lexer"));
-        assert!(!shown.trim_end_matches('\n').chars().any(crate::domain::shown::acts), "{shown:?}");
+        assert!(!shown.trim_end_matches('\n').chars().any(crate::domain::safe::is_unsafe), "{shown:?}");
     }
 }

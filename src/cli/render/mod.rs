@@ -8,7 +8,7 @@ pub mod report;
 pub mod status;
 pub mod task;
 
-pub use crate::text::safe::{block, line};
+pub use crate::domain::safe::{block, line};
 
 use crate::domain::Wall;
 use crate::domain::verdict::UsageSum;

@@ -303,7 +303,7 @@ mod tests {
     fn hostile_texts_cannot_act() {
         for style in [Style::PLAIN, Style { width: Some(200), ..Style::PLAIN }] {
             let shown = status(&fixtures::hostile_status(), true, &style);
-            assert!(!shown.chars().any(|c| c != '\n' && crate::domain::shown::acts(c)), "{shown:?}");
+            assert!(!shown.chars().any(|c| c != '\n' && crate::domain::safe::is_unsafe(c)), "{shown:?}");
             assert_eq!(shown.lines().count(), 8 + HOSTILE.len(), "{shown}");
         }
     }
