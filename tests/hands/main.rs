@@ -1,6 +1,6 @@
-//! The hands against the real thing: real git, real files, real children, in temporary directories.
+//! The hands against the real thing: real git, real files, real children, real databases, in temporary directories.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
 mod git_code;
 mod git_state;
@@ -8,8 +8,6 @@ mod git_state_figures;
 mod git_state_folder;
 mod git_state_remote;
 mod process;
-#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
-
 mod store;
 
 use std::path::PathBuf;
