@@ -78,7 +78,7 @@ name = "strict"
 run = ["./check.sh"]
 T
 "$binary" init >/dev/null
-"$binary" config approve --yes >/dev/null
+"$binary" config approve --hash "sha256:$(sha256sum overnight.toml | cut -d" " -f1)" >/dev/null
 add() { "$binary" add "$1" --slug "$1" --priority "$2" --body "$3" >/dev/null; }
 add write 9 '[[scenario:write-file path=hello.txt content="hi\n"]] Carry out the scripted task.'
 add mend 8 '[[scenario:write-file path=strict content="bad\n"]] Carry out the scripted task.'
@@ -103,13 +103,15 @@ level "a failing check is mended" 120 sh -c "git -C '$work/code' show overnight/
 level "a question waits for a person" 60 said ask 'Which database should I use'
 level "a usage limit holds the profile" 90 sh -c "'$binary' status --json | grep -q 'is held'"
 level "and spends no attempt" 10 said limit '"attempt": *0'
-# The mended task had one session: the model server saw the second prompt in the conversation of the first.
-sessions=$("$binary" events --json | grep -c '"kind": *"running"' || true)
-[[ $sessions -ge 4 ]] || fail "expected at least four agent runs, saw $sessions"
-if [[ $cli == claude ]]; then
-  used=$(grep -o 'x-claude-code-session-id[^,]*' "$work/requests.jsonl" | sort -u | wc -l)
-  echo "     $cli: $used sessions in the model server's log"
-fi
+# Four tasks, five agent runs, four sessions: the failure went back to the session that had made it.
+runs=$("$binary" events --json | grep -o '"kind": *"running"' | wc -l)
+[[ $runs -eq 5 ]] || fail "expected five agent runs, saw $runs"
+case $cli in
+claude) sessions=$(find "$HOME/.claude/projects" -name '*.jsonl' | wc -l) ;;
+codex) sessions=$(find "$CODEX_HOME/sessions" -name 'rollout-*.jsonl' | wc -l) ;;
+esac
+[[ $sessions -eq 4 ]] || fail "expected four sessions, saw $sessions"
+echo "ok   $cli: the failure went back to the same session"
 kill -TERM "$run"; wait "$run" || true
 leftover=$(for p in /proc/[0-9]*; do [[ $(readlink "$p/ns/net" 2>/dev/null) == $(readlink /proc/$$/ns/net) ]] && tr '\0' ' ' <"$p/cmdline"; echo; done | grep -E "/$cli( |$)" || true)
 [[ -z $leftover ]] || echo "note $cli: still alive: $leftover"
