@@ -35,7 +35,7 @@ pub enum ClientError {
     Gone,
     #[error("could not talk to the daemon")]
     Talk(#[source] io::Error),
-    #[error("the daemon answers in words that this program does not know")]
+    #[error("the daemon's answer cannot be read")]
     Words(#[source] FrameError),
 }
 
@@ -58,7 +58,10 @@ impl From<ClientError> for CliError {
             ClientError::Gone | ClientError::Connect { .. } | ClientError::Talk(_) => {
                 (ErrorKind::Failed, "`overnight logs` shows its log, `overnight start` starts it again".to_owned())
             }
-            ClientError::Words(_) => {
+            ClientError::Words(FrameError::TooLong) => {
+                (ErrorKind::Failed, "ask for less: one project with --project, or one task".to_owned())
+            }
+            ClientError::Words(FrameError::Unreadable(_)) => {
                 (ErrorKind::Failed, "it is of another version: `overnight restart` starts this one".to_owned())
             }
         };

@@ -19,6 +19,8 @@ pub(super) struct Context {
     pub(super) places: Places,
     pub(super) json: bool,
     pub(super) style: Style,
+    /// Standard output is a terminal.
+    pub(super) on_terminal: bool,
     /// Both ends of a conversation with a person are there.
     pub(super) at_terminal: bool,
     /// The run that this process belongs to, if an agent started it.
@@ -49,17 +51,14 @@ impl Context {
             })
         });
         let out = io::stdout().is_terminal();
-        let colour = match color {
-            When::Auto => out && !around.no_color,
-            When::Always => true,
-            When::Never => false,
-        };
+        let colour = color.on(out, around);
         let width = out.then(terminal_size::terminal_size).flatten().map(|(width, _)| usize::from(width.0));
         let offset = time::UtcOffset::current_local_offset().unwrap_or(time::UtcOffset::UTC);
         Ok(Self {
             places,
             json,
             style: Style { colour, width, offset },
+            on_terminal: out,
             at_terminal: out && io::stdin().is_terminal() && io::stderr().is_terminal(),
             run: around.run.clone(),
             project: project.transpose()?,
@@ -86,8 +85,7 @@ impl Context {
 
     /// Prints a document: over several lines on a terminal, else on one.
     pub(super) fn print_json<T: Serialize>(&self, value: &T) -> Result<(), CliError> {
-        let several = self.style.width.is_some();
-        let text = if several { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+        let text = if self.on_terminal { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
         let text = text.map_err(|e| CliError::from_error(ErrorKind::Unexpected, &e))?;
         self.print(&json_line(&text))
     }

@@ -7,7 +7,6 @@ use crate::error::CliError;
 use crate::protocol::view::DiffView;
 use crate::protocol::{Reply, Request};
 use clap::Args;
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 /// Arguments of `diff`.
@@ -30,7 +29,7 @@ pub(super) struct Land {
 
 pub(super) fn diff(cx: &Context, args: &Diff) -> Outcome {
     let view = ask(cx, cx.project()?.id, args.patch)?;
-    if args.patch && !cx.json && !std::io::stdout().is_terminal() {
+    if args.patch && !cx.json && !cx.on_terminal {
         cx.print(view.patch.as_deref().unwrap_or_default())?;
     } else {
         cx.show(&view, || render::diff::diff(&view, &cx.style))?;

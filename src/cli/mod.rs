@@ -23,7 +23,7 @@ use crate::protocol::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use context::Context;
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 /// Works through a queue of coding-agent tasks while nobody watches, and merges what passes.
@@ -56,6 +56,17 @@ enum When {
     Auto,
     Always,
     Never,
+}
+
+impl When {
+    /// Whether a stream gets colours.
+    fn on(self, terminal: bool, around: &Surroundings) -> bool {
+        match self {
+            Self::Auto => terminal && !around.no_color,
+            Self::Always => true,
+            Self::Never => false,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -169,15 +180,19 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     let json = args.iter().skip(1).take_while(|arg| *arg != "--").any(|arg| arg == "--json");
     let around = Surroundings::from_env();
     let parsed = definition().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches));
+    let mut color = When::Auto;
     let outcome = match parsed {
-        Ok(cli) => run(cli, &around),
+        Ok(cli) => {
+            color = cli.color;
+            run(cli, &around)
+        }
         Err(error) => no_command(&error, json),
     };
     match outcome {
         Ok(code) => code,
         Err(error) if error.quiet => ExitCode::from(error.exit_code()),
         Err(error) => {
-            let colour = !around.no_color && std::io::IsTerminal::is_terminal(&std::io::stderr());
+            let colour = color.on(std::io::stderr().is_terminal(), &around);
             let text = if json { error.for_programs() } else { error.for_people(colour) };
             let _ = std::io::stderr().write_all(text.as_bytes());
             ExitCode::from(error.exit_code())

@@ -46,7 +46,7 @@ pub(super) struct Report {
     #[arg(long, value_name = "N")]
     night: Option<u64>,
     /// Write one HTML file instead; `-` is standard output.
-    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
@@ -106,6 +106,9 @@ pub(super) fn events(cx: &Context, args: &Events) -> Outcome {
 }
 
 pub(super) fn report(cx: &Context, args: &Report) -> Outcome {
+    if cx.json && args.html.is_some() {
+        return Err(CliError::usage("--html and --json are two ways to say the same: choose one"));
+    }
     let project = cx.chosen()?.map(|project| project.id);
     let reply = cx.ask(Request::Report { project, night: args.night })?.reply;
     let Reply::Report(view) = reply else { return Err(unexpected(&reply)) };
