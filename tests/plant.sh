@@ -73,7 +73,7 @@ plant 'restart asks nothing' $d/recover.rs 's/        resume\(board, &id, now\);
 plant 'orphans are left alone' $d/recover.rs 's/filter\(\|run\| !known.contains\(\*run\)\)/filter(|run| !known.contains(*run) && false)/'
 plant 'two trains at once' $d/merge.rs 's/ && !target::train\(board, id\)//'
 plant 'dependencies are ignored' $d/schedule.rs 's/Need::Missing => return Err\(Hold::Missing\(path.clone\(\)\)\),\n(.*\n).*OnItsWay => \{/Need::Missing => return Err(Hold::Missing(path.clone())),\n$1            Need::OnItsWay if true => {}\n            Need::OnItsWay => {/'
-plant 'merges in no order of needs' $d/merge.rs 's/\(order, -i64::from\(t.wish.priority\)/(usize::MAX - order.min(9), -i64::from(t.wish.priority)/'
+plant 'merges in no order of needs' $d/merge.rs 's/\(behind\(t\), /(!behind(t), /'
 plant 'slots: one too many over all' $d/schedule.rs 's/if counts.all >= board.slots \{\n        return Err/if counts.all > board.slots {\n        return Err/; s/(if counts.all >)= board.slots/$1 board.slots/g'
 plant 'slots: one too many in a project' $d/schedule.rs 's/>= policy.slots/> policy.slots/'
 plant 'slots: one too many of a profile' $d/schedule.rs 's/>= plan.profile.slots/> plan.profile.slots/'

@@ -103,6 +103,9 @@ pub(super) fn claim_gone(board: &mut Board, id: &TaskId, now: Now) {
     if let Some(task) = board.task_mut(id) {
         task.held = None;
         task.end = Some(AttemptEnd::Requeue);
+        // Whoever has it now has its own attempts; should it come back, it comes back fresh.
+        task.attempts = 0;
+        task.failure = None;
         task.elsewhere = Some("another holder".into());
         task.not_before = Some(now.mono.after(Duration::from_secs(30)));
     }

@@ -2,7 +2,7 @@
 //! checked on exactly the tree that will land, and moved by compare-and-swap.
 
 use super::ask::NoticeKind;
-use super::board::{Board, MergeTry, Mode, Target};
+use super::board::{Board, MergeTry, Mode, Target, Task};
 use super::event::Answer;
 use super::target;
 use crate::domain::chain::{CheckVerdict, judge_check};
@@ -42,14 +42,12 @@ pub(super) fn levels(board: &mut Board, now: Now) {
 /// The task that merges next.
 pub fn next(board: &Board, id: &ProjectId) -> Option<TaskId> {
     let project = board.projects.get(id)?;
-    board
-        .tasks
-        .values()
-        .filter(|t| t.id.project == *id && t.phase == Phase::MergeQueued)
-        .min_by_key(|t| {
-            let order = project.order.get(&t.id.path).copied().unwrap_or(usize::MAX);
-            (order, -i64::from(t.wish.priority), t.queued, t.id.path.clone())
-        })
+    let waiting = || board.tasks.values().filter(|t| t.id.project == *id && t.phase == Phase::MergeQueued);
+    // What a task needs was merged before it started, but for needs that were written down while it was at work. They go
+    // first; on a cycle nobody waits.
+    let behind = |t: &Task| waiting().any(|other| project.graph.needs(&t.id.path).any(|need| *need == other.id.path));
+    waiting()
+        .min_by_key(|t| (behind(t), -i64::from(t.wish.priority), t.queued, t.id.path.clone()))
         .map(|t| t.id.clone())
 }
 

@@ -292,8 +292,13 @@ pub(super) fn levels(board: &mut Board, now: Now) {
         let (from, to) = id.path.bounds_below();
         let bound = |path| TaskId { project: id.project.clone(), path };
         let below: Vec<TaskId> = board.tasks.range(bound(from)..bound(to)).map(|(id, _)| id.clone()).collect();
-        for id in below.iter().chain([&id]) {
+        for id in &below {
             abort_one(board, id, now);
+        }
+        // What it contains comes first: once it is over, nobody speaks for that any more.
+        let queued = board.tasks.get(&id).is_some_and(|t| t.phase == Phase::Queued);
+        if !queued || below.is_empty() {
+            abort_one(board, &id, now);
         }
     }
 }
@@ -310,6 +315,8 @@ fn abort_one(board: &mut Board, key: &TaskId, now: Now) {
         Phase::Stopping { cause: StopCause::Abort | StopCause::ClaimLost, .. } => {}
         // Its last steps lead to where it can be ended.
         Phase::Finally { .. } => {}
+        // Another holder has it and sees the same wish; ours is looked at again when the claim is.
+        Phase::Queued if task.elsewhere.is_some() && task.not_before.is_some_and(|at| at > now.mono) => {}
         Phase::Queued => super::ending::abort_queued(board, key, now),
         Phase::Stopping { stage, child, .. } => {
             // The grace that runs already is not started anew.

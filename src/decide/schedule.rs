@@ -231,6 +231,9 @@ fn doom(
     if task.phase != Phase::Queued || !seen.insert(path.clone()) {
         return None;
     }
+    if let Some(above) = ended_above(board, &key) {
+        return Some((path.clone(), format!("belongs to {above}, which is over")));
+    }
     if project.cycles.iter().any(|c| c.contains(path)) {
         return Some((path.clone(), "is on a dependency cycle".into()));
     }

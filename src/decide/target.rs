@@ -13,7 +13,7 @@ use super::board::{Baseline, Board, CheckPurpose, Mode, Project, Target, TreeChe
 use super::event::{RequestId, SideAnswer};
 use super::orders;
 use crate::domain::chain::{CheckVerdict, judge_check};
-use crate::domain::phase::{Phase, StopStage};
+use crate::domain::phase::{Child, Phase, StopStage};
 use crate::domain::status::{Reason, ReasonClass};
 use crate::domain::task::WishStatus;
 use crate::domain::verdict::{Exit, RunEnd};
@@ -38,7 +38,7 @@ pub(super) fn levels(board: &mut Board, now: Now) {
         if board.mode == Some(Mode::Working) || (board.mode == Some(Mode::Serving) && landing) {
             prepare(board, &id, now);
             baseline(board, &id, now);
-            join(board, &id);
+            join(board, &id, now);
             deliver(board, &id);
         }
         if matches!(board.mode, Some(Mode::Working | Mode::Serving)) {
@@ -79,9 +79,12 @@ fn prepare(board: &mut Board, id: &ProjectId, now: Now) {
     board.project_mut(id).target = Target::Preparing { epoch };
 }
 
-/// True while a task of the project is merging.
+/// True while a task of the project is merging, or a check of its merged tree has not ended yet.
 pub(super) fn train(board: &Board, id: &ProjectId) -> bool {
-    board.tasks.values().any(|t| t.id.project == *id && matches!(t.phase, Phase::Merging { .. }))
+    let merging = |phase: &Phase| {
+        matches!(phase, Phase::Merging { .. }) || matches!(phase.child(), Some(Child::MergeCheck { .. }))
+    };
+    board.tasks.values().any(|t| t.id.project == *id && merging(&t.phase))
 }
 
 /// Starts the checks on the tree that tasks start from, where nobody knows yet whether they pass.
@@ -132,11 +135,16 @@ pub(super) fn ask_check(board: &mut Board, id: &ProjectId) {
 }
 
 /// Checks what joins base and target, then moves the target there.
-fn join(board: &mut Board, id: &ProjectId) {
+fn join(board: &mut Board, id: &ProjectId, now: Now) {
     let Some(project) = board.projects.get(id) else { return };
     let Target::Joining { commit, tree, onto, epoch, .. } = &project.target else { return };
-    if project.check.is_some() || !project.is_green(tree) || *epoch != Epoch(0) {
+    // A check that runs already has the integration worktree, whatever it is for.
+    if project.check.is_some() || *epoch != Epoch(0) {
         return;
+    }
+    if !project.is_green(tree) {
+        let (commit, tree) = (commit.clone(), tree.clone());
+        return start_check(board, id, CheckPurpose::Join, commit, tree, 0, 0, now);
     }
     let Some(into) = project.policy.as_ref().map(|p| p.merge.into.clone()) else { return };
     let what = ProjectAsk::MoveTarget { into, new: commit.clone(), old: onto.clone() };
@@ -210,12 +218,7 @@ pub(super) fn answered(board: &mut Board, id: &ProjectId, epoch: Epoch, answer: 
             board.project_mut(id).target = Target::Ready { tip, base, tree };
         }
         SideAnswer::TargetNeedsMerge { commit, tree, onto, base } if preparing => {
-            let green = project.is_green(&tree);
-            let (c, t) = (commit.clone(), tree.clone());
             board.project_mut(id).target = Target::Joining { epoch: Epoch(0), commit, tree, onto, base };
-            if !green {
-                start_check(board, id, CheckPurpose::Join, c, t, 0, 0, now);
-            }
         }
         SideAnswer::TargetBlocked { reason } if preparing => block(board, id, reason, now),
         SideAnswer::Failed { why } if preparing || joining => {

@@ -42,6 +42,8 @@ struct Run {
     /// What it does to the worktree when it ends by itself.
     effect: Effect,
     check_of: Option<(Oid, bool)>,
+    /// It has the integration worktree, of which there is one.
+    integration: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -87,19 +89,19 @@ pub struct Totals {
     stale: u64,
     parents: u64,
     lost_claims: u64,
+    claims_gone: u64,
 }
 
 impl Totals {
-    pub fn add(&mut self, night: &Finished) {
-        let n = &night.totals;
-        for (mine, theirs) in self.fields_mut().into_iter().zip(n.clone().fields_mut()) {
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.fields_mut().into_iter().zip(other.clone().fields_mut()) {
             *mine += *theirs;
         }
-        self.nights += 1;
     }
 
     fn fields_mut(&mut self) -> Vec<&mut u64> {
         vec![
+            &mut self.nights,
             &mut self.merged,
             &mut self.failed,
             &mut self.aborted,
@@ -124,12 +126,14 @@ impl Totals {
             &mut self.stale,
             &mut self.parents,
             &mut self.lost_claims,
+            &mut self.claims_gone,
         ]
     }
 
     pub fn reached(&self) -> Vec<(&'static str, u64)> {
         let mut me = self.clone();
         let names = [
+            "nights",
             "merged",
             "failed",
             "aborted",
@@ -154,6 +158,7 @@ impl Totals {
             "stale",
             "parents",
             "lost_claims",
+            "claims_gone",
         ];
         names.into_iter().zip(me.fields_mut().into_iter().map(|n| *n)).collect()
     }
@@ -198,6 +203,7 @@ pub struct World {
     fresh: u64,
     totals: Totals,
     trace: Vec<String>,
+    traced: bool,
     exited: bool,
 }
 
@@ -210,9 +216,18 @@ fn end(exit: Exit) -> RunEnd {
 }
 
 impl World {
-    /// Plays one night; panics with the last turns when a rule is broken.
+    /// Plays one night. When a rule is broken it plays it once more with a trace, and panics with the last turns: writing
+    /// down what nobody reads would take half of the time.
     pub fn night(seed: u64) -> Finished {
-        let mut world = Self::new(seed);
+        let mut world = Self::new(seed, false);
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.play())) {
+            Ok(()) => Finished { totals: world.totals, trace: world.trace },
+            Err(_) => Self::traced(seed),
+        }
+    }
+
+    pub fn traced(seed: u64) -> Finished {
+        let mut world = Self::new(seed, true);
         let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.play()));
         if let Err(cause) = played {
             let last = std::env::var("SIM_TRACE").ok().and_then(|n| n.parse().ok()).unwrap_or(25);
@@ -223,7 +238,7 @@ impl World {
         Finished { totals: world.totals, trace: world.trace }
     }
 
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, traced: bool) -> Self {
         let mut rng = Rng::new(seed);
         let policy = policy(&mut rng);
         let wishes = wishes(&mut rng);
@@ -255,8 +270,9 @@ impl World {
             project: ProjectId::parse("p").unwrap(),
             requests: 0,
             fresh: 100,
-            totals: Totals::default(),
+            totals: Totals { nights: 1, ..Totals::default() },
             trace: vec![],
+            traced,
             exited: false,
         };
         if world.rng.chance(20) {
@@ -409,6 +425,13 @@ impl World {
         }
     }
 
+    fn trace(&mut self, line: impl FnOnce(&Self) -> String) {
+        if self.traced {
+            let line = line(self);
+            self.trace.push(line);
+        }
+    }
+
     fn post(&mut self, delay: u64, event: Event) {
         self.seq += 1;
         self.queue.insert((self.mono + delay, self.seq), event);
@@ -420,12 +443,13 @@ impl World {
             return;
         }
         let shown = match &event {
+            _ if !self.traced => String::new(),
             Event::Started(s) => format!("Started {} runs, same boot {}", s.runs.len(), s.same_boot),
             Event::Configured { .. } => "Configured".into(),
             Event::Wishes { news, .. } => format!("Wishes {}", news.wishes.len()),
             other => format!("{other:?}"),
         };
-        self.trace.push(format!("{} {shown}", self.mono));
+        self.trace(|world| format!("{} {shown}", world.mono));
         let now = self.now();
         self.board.turn(event, now);
         self.board.settle(now);
@@ -442,12 +466,10 @@ impl World {
         let asks = self.board.take_asks();
         for line in self.board.take_journal() {
             self.totals.base_red += u64::from(line.kind == "base_red");
-            self.trace.push(format!(
-                "    {} {}: {}",
-                line.task.map_or_else(String::new, |t| t.to_string()),
-                line.kind,
-                line.text
-            ));
+            self.trace(|_| {
+                let task = line.task.map_or_else(String::new, |t| t.to_string());
+                format!("    {task} {}: {}", line.kind, line.text)
+            });
         }
         if self.trouble() && self.rng.chance(1) && self.rng.chance(60) {
             return self.crash("between save and act");
@@ -505,7 +527,7 @@ impl World {
 
     fn crash(&mut self, place: &str) {
         self.totals.crashes += 1;
-        self.trace.push(format!("{} -- crash {place}", self.mono));
+        self.trace(|world| format!("{} -- crash {place}", world.mono));
         self.queue.clear();
         for run in self.runs.values_mut() {
             run.followed = false;
@@ -583,6 +605,7 @@ impl World {
                 let stop = self.rng.chance(50);
                 self.request(Request::Stop { stop_agents: stop });
             }
+            39..42 => self.take_over(path),
             37..39 => {
                 let (fresh, tree) = (self.fresh + 1, self.fresh + 2);
                 self.fresh += 2;
@@ -592,6 +615,17 @@ impl World {
                 self.tip = oid(fresh);
             }
             _ => {}
+        }
+    }
+
+    /// Another machine takes a claim of ours over, for a while; the renewal finds it out.
+    fn take_over(&mut self, path: TaskPath) {
+        let task = TaskId { project: self.project.clone(), path };
+        let Some(epoch) = self.board.tasks.get(&task).filter(|t| t.held.is_some()).map(|t| t.epoch) else { return };
+        if self.claims.get(&task.path) == Some(&true) {
+            self.totals.claims_gone += 1;
+            self.claims.insert(task.path.clone(), false);
+            self.post(100, Event::Answer { task, epoch, answer: Answer::ClaimGone });
         }
     }
 
@@ -643,10 +677,12 @@ impl World {
         }
         // A base that was mended while its old check still ran is looked at once more.
         let red = self.board.projects.values().any(|p| p.baseline.as_ref().is_some_and(|b| b.red.is_some()));
-        if red {
+        // So is a login that was missing when an agent of the troubled hours ended.
+        let held = self.board.projects.values().any(|p| p.holds.values().any(|h| h.until.is_none()));
+        if red || held {
             self.request(Request::Resume { project: None });
         }
-        red || !waiting.is_empty()
+        red || held || !waiting.is_empty()
     }
 
     /// Everything is merged or explained, and nothing is left lying about.

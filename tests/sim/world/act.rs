@@ -17,7 +17,7 @@ impl World {
             }
             Ask::Exit => {
                 self.exited = true;
-                self.trace.push("    -- exit".into());
+                self.trace(|_| "    -- exit".into());
                 self.board = Board::default();
                 self.queue.clear();
                 for run in self.runs.values_mut() {
@@ -137,7 +137,11 @@ impl World {
             );
         }
         let run = match &order.place {
-            Place::Integration(commit) => self.check_run(task, commit),
+            Place::Integration(commit) => {
+                let other = self.runs.iter().find(|(_, r)| r.live && r.integration);
+                assert!(other.is_none(), "{} joins {:?} in the integration worktree", order.run, other.map(|o| o.0));
+                self.check_run(task, commit)
+            }
             Place::Worktree(_) if agent => self.agent_run(task),
             Place::Worktree(_) => self.step_run(task),
         };
@@ -160,11 +164,13 @@ impl World {
             followed: true,
             effect: Effect::None,
             check_of: None,
+            integration: false,
         }
     }
 
     fn check_run(&mut self, task: Option<&TaskId>, commit: &Oid) -> Run {
         let mut run = self.plain(task, false);
+        run.integration = true;
         let good = self.good.get(&self.commit_tree[commit]).copied().unwrap_or(true);
         if self.bad(3) {
             run.end = end(Exit::Lost);
@@ -330,9 +336,10 @@ impl World {
     }
 
     fn conclude(&mut self, path: &TaskPath, record: &Record) -> Answer {
-        if self.claims.get(path) == Some(&true) {
-            self.claims.remove(path);
+        if self.claims.get(path) == Some(&false) {
+            return Answer::ClaimGone;
         }
+        self.claims.remove(path);
         if let Some(outcome) = &record.outcome {
             let new = self.conclusions.insert((path.clone(), record.retry, format!("{outcome:?}")));
             let earlier = self.concluded.get(path).is_some_and(|c| c.retry == record.retry && c.outcome != *outcome);
