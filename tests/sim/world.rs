@@ -53,11 +53,12 @@ enum Effect {
     Bad,
 }
 
+/// Rows as values; they go through their written form when they are loaded, which is when it matters.
 #[derive(Default)]
 struct Disk {
-    tasks: BTreeMap<TaskId, String>,
-    ended: BTreeMap<TaskId, String>,
-    projects: BTreeMap<ProjectId, String>,
+    tasks: BTreeMap<TaskId, Task>,
+    ended: BTreeMap<TaskId, Concluded>,
+    projects: BTreeMap<ProjectId, Project>,
     paused: bool,
     night: Option<Night>,
 }
@@ -209,6 +210,10 @@ pub struct World {
 
 fn oid(n: u64) -> Oid {
     Oid::parse(&format!("{n:040x}")).unwrap()
+}
+
+fn loaded<T: serde::Serialize + serde::de::DeserializeOwned>(row: &T) -> T {
+    serde_json::from_str(&serde_json::to_string(row).unwrap()).unwrap()
 }
 
 fn end(exit: Exit) -> RunEnd {
@@ -487,19 +492,19 @@ impl World {
         let changes = self.board.changes();
         for (id, task) in changes.tasks {
             match task {
-                Some(task) => drop(self.disk.tasks.insert(id.clone(), serde_json::to_string(task).unwrap())),
+                Some(task) => drop(self.disk.tasks.insert(id.clone(), task.clone())),
                 None => drop(self.disk.tasks.remove(id)),
             }
         }
         for (id, ended, _) in changes.ended {
             match ended {
-                Some(one) => drop(self.disk.ended.insert(id.clone(), serde_json::to_string(one).unwrap())),
+                Some(one) => drop(self.disk.ended.insert(id.clone(), one.clone())),
                 None => drop(self.disk.ended.remove(id)),
             }
         }
         for (id, project) in changes.projects {
             if let Some(project) = project {
-                self.disk.projects.insert(id.clone(), serde_json::to_string(project).unwrap());
+                self.disk.projects.insert(id.clone(), project.clone());
             }
         }
         if let Some(paused) = changes.paused {
@@ -518,7 +523,7 @@ impl World {
     fn check_disk(&self) {
         assert_eq!(self.board.tasks.len(), self.disk.tasks.len(), "a task row is missing or left over");
         for (id, task) in &self.board.tasks {
-            let saved: Task = serde_json::from_str(&self.disk.tasks[id]).unwrap();
+            let saved: Task = loaded(&self.disk.tasks[id]);
             assert_eq!((&saved.phase, saved.epoch, saved.attempts), (&task.phase, task.epoch, task.attempts), "{id}");
             assert_eq!((&saved.held, &saved.worktree, &saved.end), (&task.held, &task.worktree, &task.end), "{id}");
         }
@@ -553,13 +558,10 @@ impl World {
                 run.report = None;
             }
         }
-        let load = |text: &String| serde_json::from_str(text).unwrap();
-        let projects =
-            self.disk.projects.iter().map(|(id, text)| (id.clone(), serde_json::from_str::<Project>(text).unwrap()));
         self.board = Board::load(
-            self.disk.tasks.values().map(load),
-            self.disk.ended.iter().map(|(id, text)| (id.clone(), serde_json::from_str(text).unwrap())),
-            projects,
+            self.disk.tasks.values().map(loaded),
+            self.disk.ended.iter().map(|(id, one)| (id.clone(), loaded(one))),
+            self.disk.projects.iter().map(|(id, project)| (id.clone(), loaded(project))),
             self.disk.paused,
             self.disk.night.clone(),
         );
