@@ -35,7 +35,8 @@ const FLOORS: &[(&str, &[&str], bool)] = &[
     ("tui", &["domain", "protocol", "config", "client", "error"], false),
     ("web", &["domain", "protocol", "config", "client", "error"], false),
     ("mcp", &["domain", "protocol", "config", "client", "error"], false),
-    ("cli", &["domain", "protocol", "config", "client", "error", "setup", "daemon"], false),
+    // `text` beyond the architecture page's table: `add` writes a task's README by the same pure function that reads it.
+    ("cli", &["domain", "text", "protocol", "config", "client", "error", "setup", "daemon"], false),
 ];
 
 /// What a pure floor may not name, and what stands in its place.

@@ -1,4 +1,4 @@
-//! The program itself: `version` and `completions`.
+//! The program about itself: which version it is and which one the daemon is, and scripts that complete its commands.
 
 use super::context::Context;
 use super::{Outcome, definition, render};
