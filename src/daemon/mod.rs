@@ -9,6 +9,7 @@ pub mod logs;
 pub mod peer;
 pub mod project;
 mod records;
+mod retention;
 mod runs;
 mod serving;
 pub mod socket;

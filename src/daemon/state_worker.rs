@@ -77,6 +77,9 @@ impl StateWorker {
 
     /// Serves until the channel closes.
     pub async fn run(mut self, mut ops: mpsc::UnboundedReceiver<StateOp>) {
+        if let Err(e) = self.ctx.state.maintain().await {
+            tracing::warn!(project = %self.ctx.id, "the clone of the state repo could not be packed: {}", super::chain(&e));
+        }
         while let Some(first) = ops.recv().await {
             let mut batch = vec![first];
             while let Ok(more) = ops.try_recv() {

@@ -108,11 +108,11 @@ impl Ring {
         let inventory = inventory
             .map_err(|e| fail(EXIT_OTHER, format!("the runs could not be looked at: {e}")))?
             .map_err(|e| fail(EXIT_OTHER, chain(&e)))?;
-        let open: Vec<RunId> = inventory
-            .into_iter()
-            .filter(|f| matches!(f.state, State::Live | State::NeverStarted))
-            .map(|f| f.run)
-            .collect();
+        let (open, over): (Vec<_>, Vec<_>) =
+            inventory.into_iter().partition(|f| matches!(f.state, State::Live | State::NeverStarted));
+        let open: Vec<RunId> = open.into_iter().map(|f| f.run).collect();
+        let over: Vec<RunId> = over.into_iter().map(|f| f.run).collect();
+        super::retention::prune(&self.shared, &self.board, over);
         self.open_projects().await;
         let saved = self.shared.store.load().await.map_err(|e| fail(EXIT_DATA, chain(&e)))?.boot_id;
         let same_boot = saved.as_deref() == Some(boot.as_str());

@@ -10,7 +10,6 @@ use crate::domain::status::{Reason, ReasonClass, Status};
 use crate::domain::time::millis;
 use crate::domain::verdict::UsageSum;
 use crate::domain::{Now, Oid, ProjectId, TaskId, TaskPath};
-use crate::git::{land, rescue};
 use crate::protocol::reply::{ErrorKind, Failure};
 use crate::protocol::view::{
     Counts, DiffView, EventLine, FileLine, InvalidLine, NightView, ProjectView, RescueView, StatusView, TaskLine,
@@ -25,6 +24,8 @@ use std::sync::Arc;
 /// Open tasks on a rendered board at most, and ended ones.
 const ROWS: usize = 2000;
 const ROWS_ENDED: usize = 50;
+/// Tasks of one project in a status at most: a reply has a longest line.
+const LISTED: usize = 3000;
 /// Journal lines of one reply at most.
 const LINES: u32 = 10_000;
 
@@ -51,7 +52,10 @@ pub(super) async fn answer(ring: &Ring, request: &Request) -> Option<Reply> {
     })
 }
 
-pub(super) mod report;
+mod report;
+mod repos;
+
+use repos::{diff, rescues, undo};
 
 fn key(project: &ProjectId, path: &TaskPath) -> TaskId {
     TaskId { project: project.clone(), path: path.clone() }
@@ -129,8 +133,11 @@ fn project_view(board: &Board, ctx: &ProjectCtx, rows: &[HistoryRow], now: Now) 
         usage.merge(&row.usage);
         tasks.push(line);
     }
+    let more = bound(&mut tasks);
     let policy = project.policy.as_ref();
     ProjectView {
+        slots: policy.map_or(0, |p| p.slots.min(board.slots.max(1))),
+        more,
         project: ctx.id.clone(),
         code: ctx.code.to_string_lossy().into_owned(),
         state: ctx.state_folder.to_string_lossy().into_owned(),
@@ -145,6 +152,17 @@ fn project_view(board: &Board, ctx: &ProjectCtx, rows: &[HistoryRow], now: Now) 
         invalid: invalid(project),
         cycles: project.cycles.iter().map(|c| crate::decide::schedule::show_cycle(c)).collect(),
     }
+}
+
+/// Cuts a list of tasks to what one reply can carry, and gives how many were left out. Queued ones are the least news.
+fn bound(tasks: &mut Vec<TaskLine>) -> u32 {
+    if tasks.len() <= LISTED {
+        return 0;
+    }
+    tasks.sort_by_key(|t| (t.phase == "queued", t.phase == "ended"));
+    let more = tasks.len() - LISTED;
+    tasks.truncate(LISTED);
+    u32::try_from(more).unwrap_or(u32::MAX)
 }
 
 /// What keeps a whole project or profile from going on.
@@ -378,72 +396,6 @@ fn runs_of(shared: &Shared, id: &TaskId) -> Vec<String> {
         .collect();
     runs.sort();
     runs.into_iter().map(|(_, name)| name).collect()
-}
-
-pub(super) fn rescues(ctx: &ProjectCtx, path: &TaskPath) -> Vec<RescueView> {
-    let kept = rescue::rescues(&ctx.mirror, path).unwrap_or_default();
-    kept.into_iter()
-        .map(|k| {
-            let attempt =
-                k.name.rsplit('/').next().and_then(|n| n.split(['-', '.']).next()).and_then(|n| n.parse().ok());
-            RescueView { name: k.name, commit: k.commit, attempt }
-        })
-        .collect()
-}
-
-async fn diff(ring: &Ring, project: &ProjectId, patch: bool) -> Reply {
-    let Some(ctx) = ring.shared.project(project) else { return unknown_project(project) };
-    let Some(policy) = ctx.policy() else {
-        return Reply::error(ErrorKind::WrongState, "the project has no approved configuration");
-    };
-    match diff_of(&ctx, &policy.base, &policy.merge.into, patch).await {
-        Ok(view) => Reply::Diff(view),
-        Err(e) => Reply::error(ErrorKind::Failed, e),
-    }
-}
-
-async fn diff_of(ctx: &ProjectCtx, base: &str, into: &str, patch: bool) -> Result<DiffView, String> {
-    let words = |e: &dyn std::error::Error| chain(e);
-    ctx.mirror.refresh().await.map_err(|e| words(&e))?;
-    let from = ctx.mirror.base_tip(base).map_err(|e| words(&e))?;
-    let empty = || DiffView { base: base.to_owned(), into: into.to_owned(), files: vec![], patch: None };
-    let Some(tip) = ctx.mirror.branch_tip(into).map_err(|e| words(&e))? else { return Ok(empty()) };
-    let stat = land::diff_stat(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
-    let files = stat
-        .into_iter()
-        .map(|f| FileLine {
-            path: crate::domain::safe::bytes(&f.path),
-            added: f.lines.map(|l| l.0),
-            removed: f.lines.map(|l| l.1),
-        })
-        .collect();
-    let patch = if patch {
-        let bytes = land::diff_patch(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
-        Some(String::from_utf8_lossy(&bytes[..bytes.len().min(2 << 20)]).into_owned())
-    } else {
-        None
-    };
-    Ok(DiffView { files, patch, ..empty() })
-}
-
-async fn undo(ring: &Ring, project: &ProjectId, path: &TaskPath, attempt: Option<u32>) -> Reply {
-    let Some(ctx) = ring.shared.project(project) else { return unknown_project(project) };
-    let kept = rescue::rescues(&ctx.mirror, path).unwrap_or_default();
-    let number = |name: &str| {
-        name.rsplit('/').next().and_then(|n| n.split(['-', '.']).next()).and_then(|n| n.parse::<u32>().ok())
-    };
-    let wanted = kept.iter().rev().find(|k| attempt.is_none() || number(&k.name) == attempt);
-    let Some(kept) = wanted else {
-        return Reply::error(ErrorKind::NotFound, format!("nothing is kept of {path}; see `overnight rescues {path}`"));
-    };
-    let branch = format!("overnight/undo/{}-{}", path.dotted(), kept.commit.short());
-    match crate::git::deliver::deliver(&ctx.mirror, &branch, &kept.commit, None).await {
-        Ok(crate::git::deliver::Delivered::Done | crate::git::deliver::Delivered::Already) => {
-            Reply::Done { text: format!("{} is back as branch {branch} in {}", kept.name, ctx.code.display()) }
-        }
-        Ok(other) => Reply::error(ErrorKind::Failed, format!("branch {branch} could not be made: {other:?}")),
-        Err(e) => Reply::error(ErrorKind::Failed, chain(&e)),
-    }
 }
 
 /// Journal lines, and the number to go on from.

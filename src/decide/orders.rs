@@ -11,8 +11,9 @@ use crate::domain::{RunId, TaskId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What the shim grants a run beyond its own limit before it ends it without a daemon.
-const DEAD_MAN_SLACK: Duration = Duration::from_secs(3600);
+/// What the shim grants a run beyond its own limit before it ends it without a daemon. Its clock goes on while the machine
+/// sleeps, and a night's sleep in the middle of a run is no reason to end it.
+const DEAD_MAN_SLACK: Duration = Duration::from_secs(12 * 3600);
 
 /// The one ask of the phase that `id` is in; `None` in phases that wait.
 pub fn ask_for(board: &Board, id: &TaskId) -> Option<TaskAsk> {

@@ -39,8 +39,15 @@ pub struct ProjectView {
     pub alarms: Vec<String>,
     pub counts: Counts,
     pub usage: UsageSum,
-    /// Open tasks, and those that ended in the present night.
+    /// Agents at once in this project; 0 where it has no approved configuration.
+    #[serde(default)]
+    pub slots: u32,
+    /// Open tasks, and those that ended in the present night; those that move or need somebody first, where there are more
+    /// than one reply can carry.
     pub tasks: Vec<TaskLine>,
+    /// Tasks that are counted but not listed.
+    #[serde(default)]
+    pub more: u32,
     pub invalid: Vec<InvalidLine>,
     pub cycles: Vec<String>,
 }

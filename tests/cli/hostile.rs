@@ -69,7 +69,8 @@ fn nothing_from_a_view_acts_on_a_terminal() {
         command.env("OVERNIGHT_HOME", bench.code.parent().unwrap().join("home")).env_remove("NO_COLOR");
         let output = command.env("TERM", "xterm").output().unwrap();
         let shown = without_colours(&output.stdout).replace("\r\n", "\n");
-        let acting: Vec<char> = shown.chars().filter(|c| *c != '\n' && overnight::domain::safe::is_unsafe(*c)).collect();
+        let acting: Vec<char> =
+            shown.chars().filter(|c| *c != '\n' && overnight::domain::safe::is_unsafe(*c)).collect();
         assert!(acting.is_empty(), "{args}: {acting:?}\n{shown}");
         assert!(!shown.lines().any(|line| line.starts_with('\u{2713}')), "{args}: forged\n{shown}");
         assert!(shown.lines().count() >= least, "{args}: {shown}");

@@ -98,6 +98,8 @@ pub(crate) fn evening() -> StatusView {
             alarms: vec!["main and origin/main went apart".into()],
             counts: Counts { queued: 1, running: 1, needs_you: 1, merged: 1, failed: 1, ..Counts::default() },
             usage: usage(),
+            slots: 2,
+            more: 0,
             tasks: vec![
                 task("document-endpoints", Status::Queued, waits),
                 running(),

@@ -107,6 +107,9 @@ fn project(view: &ProjectView, all: bool, style: &Style) -> String {
     if left_out > 0 {
         out.push_str(&format!("    … and {} more that ended this night · overnight status --all\n", left_out));
     }
+    if view.more > 0 {
+        out.push_str(&format!("    … and {} more that are queued or ended\n", view.more));
+    }
     for invalid in &view.invalid {
         let at = invalid.line.map_or_else(String::new, |n| format!(":{n}"));
         let text = format!("{}{at}: {}", line(&invalid.place), line(&invalid.reason));
@@ -253,7 +256,7 @@ pub fn watching(view: &StatusView) -> String {
         if project.counts.running > 0 {
             parts.push(format!("{} running", project.counts.running));
         }
-        parts.push(count(view.slots as usize, "slot"));
+        parts.push(count(project.slots as usize, "slot"));
         match (&project.into, &project.base) {
             (Some(into), Some(base)) if into != base => {
                 parts.push(format!("merges into {} ({} stays untouched)", line(into), line(base)));

@@ -1,0 +1,77 @@
+//! What the repositories say: what landing would bring, and what is kept of attempts that were not merged.
+
+use super::super::chain;
+use super::super::project::ProjectCtx;
+use super::super::turn::Ring;
+use super::unknown_project;
+use crate::domain::{ProjectId, TaskPath};
+use crate::git::{land, rescue};
+use crate::protocol::Reply;
+use crate::protocol::reply::ErrorKind;
+use crate::protocol::view::{DiffView, FileLine, RescueView};
+
+pub(super) fn rescues(ctx: &ProjectCtx, path: &TaskPath) -> Vec<RescueView> {
+    let kept = rescue::rescues(&ctx.mirror, path).unwrap_or_default();
+    kept.into_iter()
+        .map(|k| {
+            let attempt =
+                k.name.rsplit('/').next().and_then(|n| n.split(['-', '.']).next()).and_then(|n| n.parse().ok());
+            RescueView { name: k.name, commit: k.commit, attempt }
+        })
+        .collect()
+}
+
+pub(super) async fn diff(ring: &Ring, project: &ProjectId, patch: bool) -> Reply {
+    let Some(ctx) = ring.shared.project(project) else { return unknown_project(project) };
+    let Some(policy) = ctx.policy() else {
+        return Reply::error(ErrorKind::WrongState, "the project has no approved configuration");
+    };
+    match diff_of(&ctx, &policy.base, &policy.merge.into, patch).await {
+        Ok(view) => Reply::Diff(view),
+        Err(e) => Reply::error(ErrorKind::Failed, e),
+    }
+}
+
+async fn diff_of(ctx: &ProjectCtx, base: &str, into: &str, patch: bool) -> Result<DiffView, String> {
+    let words = |e: &dyn std::error::Error| chain(e);
+    ctx.mirror.refresh().await.map_err(|e| words(&e))?;
+    let from = ctx.mirror.base_tip(base).map_err(|e| words(&e))?;
+    let empty = || DiffView { base: base.to_owned(), into: into.to_owned(), files: vec![], patch: None };
+    let Some(tip) = ctx.mirror.branch_tip(into).map_err(|e| words(&e))? else { return Ok(empty()) };
+    let stat = land::diff_stat(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
+    let files = stat
+        .into_iter()
+        .map(|f| FileLine {
+            path: crate::domain::safe::bytes(&f.path),
+            added: f.lines.map(|l| l.0),
+            removed: f.lines.map(|l| l.1),
+        })
+        .collect();
+    let patch = if patch {
+        let bytes = land::diff_patch(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
+        Some(String::from_utf8_lossy(&bytes[..bytes.len().min(2 << 20)]).into_owned())
+    } else {
+        None
+    };
+    Ok(DiffView { files, patch, ..empty() })
+}
+
+pub(super) async fn undo(ring: &Ring, project: &ProjectId, path: &TaskPath, attempt: Option<u32>) -> Reply {
+    let Some(ctx) = ring.shared.project(project) else { return unknown_project(project) };
+    let kept = rescue::rescues(&ctx.mirror, path).unwrap_or_default();
+    let number = |name: &str| {
+        name.rsplit('/').next().and_then(|n| n.split(['-', '.']).next()).and_then(|n| n.parse::<u32>().ok())
+    };
+    let wanted = kept.iter().rev().find(|k| attempt.is_none() || number(&k.name) == attempt);
+    let Some(kept) = wanted else {
+        return Reply::error(ErrorKind::NotFound, format!("nothing is kept of {path}; see `overnight rescues {path}`"));
+    };
+    let branch = format!("overnight/undo/{}-{}", path.dotted(), kept.commit.short());
+    match crate::git::deliver::deliver(&ctx.mirror, &branch, &kept.commit, None).await {
+        Ok(crate::git::deliver::Delivered::Done | crate::git::deliver::Delivered::Already) => {
+            Reply::Done { text: format!("{} is back as branch {branch} in {}", kept.name, ctx.code.display()) }
+        }
+        Ok(other) => Reply::error(ErrorKind::Failed, format!("branch {branch} could not be made: {other:?}")),
+        Err(e) => Reply::error(ErrorKind::Failed, chain(&e)),
+    }
+}
