@@ -214,8 +214,11 @@ impl Printer {
         let why = safe::line(line.text.lines().next().unwrap_or(""));
         let why = safe::cut(&why, 110);
         let text = match line.kind {
+            // One line for a merge: its stages follow each other in moments.
+            "merging" if !line.text.starts_with("first of") => return,
+            "running" if line.text == "briefed" => agent,
             "running" => format!("{agent}  {why}"),
-            "ended" => String::new(),
+            "ended" | "merging" => String::new(),
             _ => why.into_owned(),
         };
         let (on, off) = if self.color { (format!("\x1b[{code}m"), "\x1b[0m") } else { (String::new(), "") };

@@ -63,7 +63,8 @@ pub(super) fn stop(shared: &Shared, run: &RunId, stage: StopStage) {
         StopStage::Term => Stop::Term,
         StopStage::Kill => Stop::Kill,
     };
-    match shared.runs.stop(run, how) {
+    // Without its shim a tree is ended here, which takes its time.
+    match tokio::task::block_in_place(|| shared.runs.stop(run, how)) {
         Ok(()) | Err(process::ProcessError::Unknown { .. }) => {}
         Err(e) => tracing::error!(%run, "{}", super::chain(&e)),
     }

@@ -12,7 +12,7 @@ use crate::domain::verdict::UsageSum;
 use crate::domain::{Now, Oid, ProjectId, TaskId, TaskPath};
 use crate::protocol::reply::{ErrorKind, Failure};
 use crate::protocol::view::{
-    Counts, DiffView, EventLine, FileLine, InvalidLine, NightView, ProjectView, RescueView, StatusView, TaskLine,
+    Counts, EventLine, InvalidLine, NightView, ProjectView, StatusView, TaskLine,
     TaskView,
 };
 use crate::protocol::{Reply, Request, VERSION};
