@@ -4,6 +4,7 @@
 pub mod approve;
 mod branch;
 pub mod files;
+mod machine;
 mod parse;
 pub mod places;
 mod profile;
@@ -12,6 +13,7 @@ mod walk;
 
 pub use approve::{Approvals, Approved, Status};
 pub use branch::check_branch;
+pub use machine::{Machine, MachineError};
 pub use places::{Places, Surroundings, environment};
 pub use registry::{Project, Registry};
 

@@ -26,8 +26,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Events of one turn at most.
 const BATCH: usize = 512;
-/// Agents at once over all projects.
-const SLOTS: u32 = 16;
 /// Between two looks of a remote for new work.
 const REMOTE_PACE: Duration = Duration::from_secs(10);
 
@@ -116,7 +114,8 @@ impl Ring {
         self.open_projects().await;
         let saved = self.shared.store.load().await.map_err(|e| fail(EXIT_DATA, chain(&e)))?.boot_id;
         let same_boot = saved.as_deref() == Some(boot.as_str());
-        let started = Started { same_boot, only_serve: false, runs: open, slots: SLOTS };
+        let slots = self.machine_slots();
+        let started = Started { same_boot, only_serve: false, runs: open, slots };
         self.process(vec![Event::Started(started)]).await;
         if !same_boot && let Err(e) = self.shared.store.save_boot(&boot, &self.board).await {
             return Err(fail(EXIT_DATA, chain(&e)));
@@ -131,6 +130,18 @@ impl Ring {
         }
         tracing::info!(projects = self.shared.all_projects().len(), "overnight {} is up", env!("CARGO_PKG_VERSION"));
         Ok(())
+    }
+
+    /// Agents at once over all projects. A setting that cannot be read is an alarm, and the default holds.
+    fn machine_slots(&mut self) -> u32 {
+        match crate::config::Machine::load(&self.shared.places) {
+            Ok(machine) => machine.slots,
+            Err(e) => {
+                tracing::error!("{}", chain(&e));
+                self.alarms.insert("machine", chain(&e));
+                crate::config::Machine::default().slots
+            }
+        }
     }
 
     /// Opens projects that are registered and not open yet. One that cannot be opened is an alarm, not an end.

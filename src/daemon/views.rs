@@ -11,10 +11,7 @@ use crate::domain::time::millis;
 use crate::domain::verdict::UsageSum;
 use crate::domain::{Now, Oid, ProjectId, TaskId, TaskPath};
 use crate::protocol::reply::{ErrorKind, Failure};
-use crate::protocol::view::{
-    Counts, EventLine, InvalidLine, NightView, ProjectView, StatusView, TaskLine,
-    TaskView,
-};
+use crate::protocol::view::{Counts, EventLine, InvalidLine, NightView, ProjectView, StatusView, TaskLine, TaskView};
 use crate::protocol::{Reply, Request, VERSION};
 use crate::store::{HistoryRow, JournalFilter, JournalRow};
 use crate::text::board_file::Row;
