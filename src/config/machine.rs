@@ -5,7 +5,7 @@ use super::places::Places;
 use serde::Deserialize;
 
 /// Name of the file in the configuration folder.
-pub const MACHINE_FILE: &str = "config.toml";
+const MACHINE_FILE: &str = "config.toml";
 
 /// What the file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
