@@ -1,0 +1,1 @@
+//! Two and more at once: daemons, starts, cancels, clients.

@@ -1,0 +1,9 @@
+//! Whole nights in small: the true program with scripted agents, real git and real SQLite, in a temporary folder each.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
+mod concurrency;
+mod crash;
+mod processes;
+#[allow(dead_code, reason = "a tool box: whether every tool is taken depends on the tests beside it")]
+mod rig;

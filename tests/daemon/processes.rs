@@ -1,0 +1,1 @@
+//! What agents do to processes, pipes and output.
