@@ -424,6 +424,31 @@ impl Rig {
         marked(self.root.to_str().unwrap()).into_iter().filter(|(_, line)| !line.contains("__daemon")).collect()
     }
 
+    /// Agents that are alive: processes of the script `bin/NAME` whose parent is no process of it, so that a shell just
+    /// before it executes something counts once.
+    pub(crate) fn agents(&self, name: &str) -> Vec<i32> {
+        let script = self.bin().join(name);
+        let mark = script.to_str().unwrap();
+        let is_one = |pid: i32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.windows(mark.len()).any(|w| w == mark.as_bytes())
+        };
+        let all = marked(self.root.to_str().unwrap()).into_iter().filter(|(_, line)| line.contains(mark));
+        all.map(|(pid, _)| pid).filter(|pid| !parent(*pid).is_some_and(is_one)).collect()
+    }
+
+    /// The shims that are alive.
+    pub(crate) fn shims(&self) -> Vec<i32> {
+        let runs = self.places.runs();
+        let mark = format!("__shim {}", runs.display());
+        marked(&mark.replace(' ', "\0")).into_iter().map(|(pid, _)| pid).collect()
+    }
+
+    /// The lines of a file that agents write to, beside the home folder.
+    pub(crate) fn lines(&self, file: &str) -> Vec<String> {
+        std::fs::read_to_string(self.root.join(file)).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
     /// The end checks of every test. The daemon, if one runs, is stopped first, with its agents.
     pub(crate) fn end_checks(&self) {
         self.run(&["stop", "--agents"]);
@@ -536,19 +561,27 @@ pub(crate) fn signal(pid: i32, name: &str) {
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
 }
 
-/// Processes with `mark` in their environment, other than zombies: pid and command line.
+/// Processes with `mark` in their environment or command line, other than zombies: pid and command line.
 pub(crate) fn marked(mark: &str) -> Vec<(i32, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
         let Ok(environ) = std::fs::read(entry.path().join("environ")) else { continue };
-        if environ.windows(mark.len()).any(|w| w == mark.as_bytes()) {
-            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let holds = |bytes: &[u8]| bytes.windows(mark.len()).any(|w| w == mark.as_bytes());
+        // A shim has an empty environment and names its run folder.
+        if holds(&environ) || holds(&line) {
             let line: Vec<u8> = line.into_iter().map(|b| if b == 0 { b' ' } else { b }).collect();
             found.push((pid, String::from_utf8_lossy(&line).into_owned()));
         }
     }
     found
+}
+
+/// The parent of a process.
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// All task lines of a status.
