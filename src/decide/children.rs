@@ -6,10 +6,10 @@ use super::ask::NoticeKind;
 use super::board::{Board, Failure};
 use super::ending::{claim_gone, end_attempt, fail, finally};
 use super::event::{Answer, Work};
-use crate::domain::chain::{CheckVerdict, Step, StepVerdict, When, judge_check, judge_step};
+use crate::domain::chain::{CheckVerdict, Step, StepVerdict, When, judge_check, judge_step, was_cut_off};
 use crate::domain::phase::{Again, Child, Phase, StopCause, Then, WaitFor};
 use crate::domain::status::{AttemptEnd, Outcome, Reason, ReasonClass};
-use crate::domain::verdict::{AgentReport, Exit, RunEnd};
+use crate::domain::verdict::{AgentReport, RunEnd};
 use crate::domain::{Epoch, Now, TaskId};
 use std::time::Duration;
 
@@ -147,9 +147,9 @@ fn checking(board: &mut Board, id: &TaskId, n: usize, why: &str, now: Now) {
 fn check_ended(board: &mut Board, id: &TaskId, n: usize, end: &RunEnd, timed_out: bool, now: Now) {
     let Some(task) = board.task_mut(id) else { return };
     let Some(check) = task.plan.as_ref().and_then(|p| p.checks.get(n)).cloned() else { return };
-    if !timed_out && matches!(end.exit, Exit::Lost | Exit::DeadMan) && task.tries < TRIES {
+    if !timed_out && was_cut_off(&end.exit, task.tries) && task.tries < TRIES {
         task.tries += 1;
-        return enter(board, id, Phase::Checking { n }, "the check was lost and runs anew", now);
+        return enter(board, id, Phase::Checking { n }, "the check was cut off and runs anew", now);
     }
     task.tries = 0;
     let tail = super::target::last_lines(&end.tail, 60);

@@ -5,10 +5,10 @@ use super::ask::NoticeKind;
 use super::board::{Board, MergeTry, Mode, Target, Task};
 use super::event::Answer;
 use super::target;
-use crate::domain::chain::{CheckVerdict, judge_check};
+use crate::domain::chain::{CheckVerdict, judge_check, was_cut_off};
 use crate::domain::phase::{Again, MergeStage, Phase, WaitFor};
 use crate::domain::status::{AttemptEnd, Outcome, Reason, ReasonClass};
-use crate::domain::verdict::{Exit, RunEnd};
+use crate::domain::verdict::RunEnd;
 use crate::domain::{Now, ProjectId, TaskId};
 use std::time::Duration;
 
@@ -108,14 +108,14 @@ pub(super) fn check_ended(board: &mut Board, id: &TaskId, n: usize, end: &RunEnd
     let Some(tree) = task.merge.as_ref().map(|m| m.tree.clone()) else { return };
     let policy = task.plan.as_ref().map(|p| p.policy.clone()).unwrap_or_default();
     let last = task.plan.as_ref().is_none_or(|p| n + 1 >= p.merge_checks.len());
-    if !timed_out && matches!(end.exit, Exit::Lost | Exit::DeadMan) && task.tries < TRIES {
+    if !timed_out && was_cut_off(&end.exit, task.tries) && task.tries < TRIES {
         let Some(task) = board.task_mut(id) else { return };
         task.tries += 1;
         return super::advance::enter(
             board,
             id,
             Phase::Merging { stage: MergeStage::Check { n } },
-            "the check was lost and runs anew",
+            "the check was cut off and runs anew",
             now,
         );
     }

