@@ -4,6 +4,9 @@
 
 mod concurrency;
 mod crash;
+mod kit;
 mod processes;
 #[allow(dead_code, reason = "a tool box: whether every tool is taken depends on the tests beside it")]
 mod rig;
+mod safety;
+mod work;
