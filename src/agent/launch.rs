@@ -3,6 +3,7 @@
 
 use super::{claude, clip, codex, custom, script};
 use crate::domain::policy::{AgentKind, Profile};
+use crate::domain::verdict::Verdict;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -44,7 +45,7 @@ pub struct CommandLine {
     pub stdin: Option<Vec<u8>>,
 }
 
-/// Why no command line can be made. Each is a spawn error: the task is not charged.
+/// Why no command line can be made.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AgentError {
     #[error("{what} is {size} bytes long; one argument holds at most {limit} (take the prompt by stdin or as a file)")]
@@ -63,6 +64,22 @@ pub enum AgentError {
     EmptyPrompt,
     #[error("the task carries no commands")]
     NoCommands,
+}
+
+impl AgentError {
+    /// What it means for the run: the task's own prompt, model or commands are at fault, the session cannot be gone on
+    /// with, or the profile is such that no task can run with it.
+    pub fn verdict(&self, profile: &Profile) -> Verdict {
+        let message = self.to_string();
+        match self {
+            Self::BadSession { .. } => Verdict::SessionLost,
+            Self::BadModel { name } if profile.model.as_deref() == Some(name) => Verdict::SpawnFailed { message },
+            Self::Missing { .. } | Self::NoProgram => Verdict::SpawnFailed { message },
+            Self::TooLong { .. } | Self::Nul { .. } | Self::BadModel { .. } | Self::EmptyPrompt | Self::NoCommands => {
+                Verdict::Unfit { message }
+            }
+        }
+    }
 }
 
 /// What every child needs to find its home, its programs and its words.
@@ -243,5 +260,21 @@ pub(super) mod tests {
         assert_eq!(command(&launch(&p)), Err(AgentError::NoProgram));
         let p = Profile { args: vec!["a\0b".into()], ..profile(AgentKind::Codex) };
         assert!(matches!(command(&launch(&p)), Err(AgentError::Nul { .. })));
+    }
+
+    #[test]
+    fn a_task_that_does_not_fit_says_nothing_against_its_profile() {
+        let p = Profile { prompt_by: PromptBy::Argument, ..profile(AgentKind::Custom) };
+        let long = "x".repeat(MAX_ARGUMENT + 1);
+        let error = command(&Launch { prompt: &long, ..launch(&p) }).expect_err("too long");
+        assert!(matches!(error.verdict(&p), Verdict::Unfit { message } if message.contains("131072")));
+        assert_eq!(
+            command(&Launch { session: Some("--x"), ..launch(&p) }).expect_err("id").verdict(&p),
+            Verdict::SessionLost
+        );
+        let error = command(&Launch { model: Some("-m"), ..launch(&p) }).expect_err("model");
+        assert!(matches!(error.verdict(&p), Verdict::Unfit { .. }));
+        let own = Profile { model: Some("-m".into()), ..p };
+        assert!(matches!(error.verdict(&own), Verdict::SpawnFailed { .. }), "every task of the profile would fail so");
     }
 }

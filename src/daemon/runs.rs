@@ -36,7 +36,7 @@ pub(super) async fn run_task(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: 
             };
             follow(shared, task, epoch, &run, reader, folder).await
         }
-        Err(error) => (spawn_failed(error), None),
+        Err(not) => not.told(&run),
     };
     shared.record_run(task, epoch, &order, &end, agent.as_ref());
     shared.send(Event::Answer { task: task.clone(), epoch, answer: Answer::RunEnded { run, end, agent } });
@@ -47,14 +47,48 @@ pub(super) async fn run_side(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, epoch:
     let run = order.run.clone();
     let end = match start(shared, ctx, &order, "").await {
         Ok(_) => follow_quietly(shared, &run).await,
-        Err(error) => spawn_failed(error),
+        Err(not) => not.told(&run).0,
     };
     shared.send(Event::Side { project: ctx.id.clone(), epoch, answer: SideAnswer::RunEnded { run, end } });
 }
 
-fn spawn_failed(error: String) -> RunEnd {
-    let exit = Exit::SpawnFailed { error };
-    RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail: String::new(), bytes: 0, cut: 0 }
+/// Why a run was not started.
+enum NotStarted {
+    /// By the task or its profile: no command line can be made.
+    Unfit(Verdict),
+    /// By the world around (a full disk, a folder that is gone): nobody's fault, and it may pass.
+    World(String),
+}
+
+impl NotStarted {
+    /// The run's end, as if it had been one.
+    fn told(self, run: &RunId) -> (RunEnd, Option<AgentReport>) {
+        let (exit, tail, agent) = match self {
+            Self::Unfit(verdict) => {
+                let error = verdict.message().unwrap_or_else(|| verdict.word()).to_owned();
+                let agent = AgentReport {
+                    verdict,
+                    session: None,
+                    text: String::new(),
+                    asks: None,
+                    usage: Usage::default(),
+                    session_total: None,
+                };
+                (Exit::SpawnFailed { error }, String::new(), Some(agent))
+            }
+            Self::World(why) => {
+                tracing::error!(%run, "it could not begin: {}", crate::domain::safe::line(&why));
+                (Exit::Lost, why, None)
+            }
+        };
+        (RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail, bytes: 0, cut: 0 }, agent)
+    }
+}
+
+impl From<String> for NotStarted {
+    fn from(why: String) -> Self {
+        Self::World(why)
+    }
 }
 
 /// Ends the processes of a run.
@@ -95,7 +129,12 @@ pub(super) async fn end_orphan(shared: &Arc<Shared>, run: &RunId) {
 }
 
 /// Writes the order's folder and starts its shim. Gives the reader of an agent's output.
-async fn start(shared: &Shared, ctx: &ProjectCtx, order: &RunOrder, dotted: &str) -> Result<Option<Reader>, String> {
+async fn start(
+    shared: &Shared,
+    ctx: &ProjectCtx,
+    order: &RunOrder,
+    dotted: &str,
+) -> Result<Option<Reader>, NotStarted> {
     let started = shared.runs.is_started(&order.run);
     let cwd = match &order.place {
         Place::Worktree(path) => PathBuf::from(path),
@@ -148,9 +187,9 @@ fn agent_line(
     order: &RunOrder,
     dotted: &str,
     tmp: &Path,
-) -> Result<agent::CommandLine, String> {
+) -> Result<agent::CommandLine, NotStarted> {
     let Program::Agent { profile, model, session, prompt, script, .. } = &order.program else {
-        return Err("the order is for no agent".into());
+        return Err(NotStarted::World("the order is for no agent".into()));
     };
     let text = briefs::text(&ctx.brief(dotted), prompt, session.is_some())?;
     let prompt_file = ctx.data.join("briefs").join(format!("{}.prompt", order.run));
@@ -169,7 +208,7 @@ fn agent_line(
         is_root: shared.is_root,
         tmp_dir: tmp.to_str().unwrap_or("/tmp"),
     };
-    agent::command(&launch).map_err(|e| e.to_string())
+    agent::command(&launch).map_err(|e| NotStarted::Unfit(e.verdict(profile)))
 }
 
 async fn follow_quietly(shared: &Shared, run: &RunId) -> RunEnd {

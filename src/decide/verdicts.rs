@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// Runs in a row that were lost or went nowhere for no fault of the task, before it is charged all the same.
 const LOST_MAX: u32 = 5;
+/// After a run that could not begin, and longer each time.
+const PAUSE: Duration = Duration::from_secs(3);
 /// Added to a reset time that a provider names.
 const AFTER_RESET: Duration = Duration::from_secs(60);
 /// No hold is longer, whatever a provider says.
@@ -49,6 +51,10 @@ pub(super) fn agent_ended(
     let verdict = agent.as_ref().map_or_else(|| plain_verdict(end), |a| a.verdict.clone());
     if verdict == Verdict::Finished {
         return finished(board, id, agent, now);
+    }
+    if let Verdict::Unfit { message } = verdict {
+        // The same prompt would not fit the next time either.
+        return super::ending::fail(board, id, Reason::new(ReasonClass::SpawnError, message), now);
     }
     match verdict.fault() {
         Fault::Profile => hold_profile(board, id, &verdict, now),
@@ -168,7 +174,16 @@ fn lost(board: &mut Board, id: &TaskId, end: &RunEnd, now: Now) {
         task.session = None;
         task.session_total = None;
     }
+    let tries = task.tries;
     interrupted(board, id);
+    if end.took.is_zero() && !end.tail.is_empty() {
+        // It never began: whatever kept it from beginning is given time to pass.
+        if let Some(task) = board.task_mut(id) {
+            task.not_before = Some(now.mono.after(PAUSE * tries * tries));
+        }
+        let why = format!("could not begin ({}); not charged", super::target::last_lines(&end.tail, 1));
+        return super::advance::enter(board, id, Phase::Backoff { again: Again::Run }, &why, now);
+    }
     super::advance::enter(board, id, Phase::Running, &format!("interrupted ({how}); not charged"), now);
 }
 
@@ -232,6 +247,7 @@ fn new_hold(verdict: &Verdict, times: u32, now: Now) -> ProfileHold {
         | Verdict::SessionLost
         | Verdict::Failed { .. }
         | Verdict::Crashed { .. }
+        | Verdict::Unfit { .. }
         | Verdict::Stopped => Some(ladder),
     };
     ProfileHold {

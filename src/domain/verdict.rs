@@ -157,6 +157,10 @@ pub enum Verdict {
     SpawnFailed {
         message: String,
     },
+    /// No command line can be made of this task's prompt, model or commands: other tasks of the profile can run.
+    Unfit {
+        message: String,
+    },
     /// We ended it; the reason is with whoever asked.
     Stopped,
 }
@@ -184,7 +188,8 @@ impl Verdict {
             | Self::LimitReached { .. }
             | Self::Malformed { .. }
             | Self::Failed { .. }
-            | Self::Crashed { .. } => Fault::Task,
+            | Self::Crashed { .. }
+            | Self::Unfit { .. } => Fault::Task,
             Self::RateLimited { .. }
             | Self::UsageLimit { .. }
             | Self::Overloaded
@@ -216,6 +221,7 @@ impl Verdict {
             Self::Failed { .. } => "agent_error",
             Self::Crashed { .. } => "crashed",
             Self::SpawnFailed { .. } => "spawn_error",
+            Self::Unfit { .. } => "unfit",
             Self::Stopped => "stopped",
         }
     }
@@ -232,7 +238,8 @@ impl Verdict {
             | Self::LimitReached { what: m }
             | Self::Failed { message: m }
             | Self::Crashed { message: m }
-            | Self::SpawnFailed { message: m } => Some(m),
+            | Self::SpawnFailed { message: m }
+            | Self::Unfit { message: m } => Some(m),
             Self::Finished
             | Self::RateLimited { .. }
             | Self::UsageLimit { .. }

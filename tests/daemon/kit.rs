@@ -137,12 +137,15 @@ impl Kit {
         })
     }
 
-    /// Waits for the task to be merged and given up.
+    /// Waits for the task to be merged. One that waits for a person is waited for: its answer may be on its way.
     #[track_caller]
     pub(crate) fn merged_task(&self, path: &str) -> Value {
-        let facts = self.settled(path);
-        assert_eq!(word(&facts), "completed", "{path}: {}\n{}", facts["line"], self.log());
-        facts
+        let mut last = Value::Null;
+        self.wait(&format!("{path} is merged"), || {
+            last = self.facts(path);
+            assert!(!["failed", "aborted"].contains(&word(&last)), "{path}: {}\n{}", last["line"], self.log());
+            (word(&last) == "completed" && last["line"]["phase"] == "ended").then(|| last.clone())
+        })
     }
 
     /// Agent runs of a task that were started, as their run folders tell.

@@ -4,6 +4,7 @@
 
 mod concurrency;
 mod crash;
+mod home;
 mod kit;
 mod processes;
 #[allow(dead_code, reason = "a tool box: whether every tool is taken depends on the tests beside it")]

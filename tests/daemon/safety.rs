@@ -122,7 +122,9 @@ fn case_25_a_worktree_without_its_link_is_noticed() {
         assert!(kit.on_target(file).is_none(), "{task}");
     }
     kit.merged_task("t4");
-    // The second agent committed to the person's checkout by itself; that alone is not what the daemon builds on.
+    // Without a fence the second one could commit to the person's checkout by itself: theirs is what it is now.
+    kit.remember();
+    // Nothing that the daemon made holds it.
     let tip = kit.git(&kit.mirror(), &["merge-base", "overnight/main", &main]);
     assert_eq!(tip, main);
     kit.close();
@@ -174,17 +176,13 @@ fn case_47_secrets_and_rubbish_are_left_out_and_named() {
     kit.script_task(
         "t1",
         "",
-        &["echo CANARY=1 > .env; echo CANARY2 > id_rsa; mkfifo pipe; mkdir -p src; echo 'fn f() {}' > src/fix.rs; \
+        &["echo CAN''ARY=1 > .env; echo CAN''ARY2 > id_rsa; mkfifo pipe; mkdir -p src; echo 'fn f() {}' > src/fix.rs; \
            echo '*.log' > .gitignore"],
     );
     kit.script_task("t2", "", &["head -c 3000000 /dev/zero > dump.sql; echo t2 > t2.txt"]);
     kit.up();
     let t1 = kit.settled("t1");
     let t2 = kit.settled("t2");
-    for view in [&t1, &t2] {
-        let left = view["left_out"].to_string();
-        println!("{} {} left out {left}", word(view), view["line"]);
-    }
     assert!(t1["left_out"].to_string().contains(".env"), "{}", t1["left_out"]);
     assert!(t1["left_out"].to_string().contains("id_rsa"), "{}", t1["left_out"]);
     assert!(t2["left_out"].to_string().contains("dump.sql"), "{}", t2["left_out"]);
@@ -223,10 +221,10 @@ fn case_79_no_prompt_in_a_command_line() {
 fn case_83_no_escape_sequence_reaches_a_terminal() {
     let kit = Kit::new();
     let evil =
-        "red \u{1b}[31m up \u{1b}[1A\u{1b}[2K t9 complete OK \u{1b}]52;c;aGk=\u{7} \u{9b}1m \u{8} \u{2028} \u{202e}";
+        r"red \u001b[31m up \u001b[1A\u001b[2K t9 complete OK \u001b]52;c;aGk=\u0007 \u009b1m \u0008 \u2028 \u202e";
     let script = r"printf 'ok\033[2K\033]0;title\007 \302\233 \r forged line\n\233\n'; printf 'x' > 'f\033[1m'; echo a > t.txt; exit 3";
-    let task = task_text(evil, "attempts: 1\n", &[script]);
-    kit.wish("t1", &task);
+    let task = task_text("TITLE", "attempts: 1\n", &[script]);
+    kit.wish("t1", &task.replace("TITLE", evil));
     kit.up();
     kit.settled("t1");
     for args in [
@@ -321,11 +319,10 @@ fn case_62_awkward_names_of_folders() {
     kit.git(&code, &["commit", "-q", "-m", "Begin"]);
     let here = |args: &[&str]| {
         let output = kit.command(BIN).current_dir(&code).args(args).output().unwrap();
-        assert!(output.status.success(), "{args:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
     };
-    here(&["init", "--name", "odd", "--state", state.to_str().unwrap()]);
-    here(&["config", "set", "agents.script", "true"]);
+    assert!(here(&["init", "--name", "odd", "--state", state.to_str().unwrap()]).0);
+    assert!(here(&["config", "set", "agents.script", "true"]).0);
     for (slug, front, script) in [
         ("a", "", "echo a > 'ä b'"),
         ("b", "depends_on: [a]\n", "cat 'ä b' > b"),
@@ -335,8 +332,8 @@ fn case_62_awkward_names_of_folders() {
         write(&state.join("tasks").join(slug).join("README.md"), &task_text(slug, &front, &[script]));
     }
     kit.up();
-    kit.wait("c is merged", || here(&["task", "status", "c"]).starts_with("completed").then_some(()));
-    here(&["land", "--yes"]);
+    kit.wait("c is merged", || here(&["task", "status", "c"]).1.starts_with("completed").then_some(()));
+    assert!(here(&["land", "--yes"]).0);
     assert_eq!(read(&code.join("c")), "a\n");
     assert_eq!(kit.git(&code, &["status", "--porcelain"]), "?? overnight.toml");
     let told = kit.command(BIN).current_dir("/").args(["--project", "odd", "status"]).output().unwrap();
