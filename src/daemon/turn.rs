@@ -182,6 +182,7 @@ impl Ring {
 
     /// Tells the board each project's approved configuration.
     pub(super) fn configure(&mut self) {
+        self.alarms.remove("configuration");
         for ctx in self.shared.all_projects() {
             match ctx.load_policy(&self.shared.places) {
                 Ok(Some(policy)) => {
@@ -196,19 +197,29 @@ impl Ring {
 
     /// A file that differs from its approved copy is said, and does not run.
     fn say_unapproved(&mut self, ctx: &ProjectCtx) {
-        let Ok(bytes) = std::fs::read(ctx.code.join(crate::config::FILE)) else { return };
-        let approvals = crate::config::Approvals::new(self.shared.places.data.clone());
-        let differs = !matches!(approvals.status(&ctx.id, &bytes), Ok(crate::config::approve::Status::Same));
-        self.alarms.remove("configuration");
-        if let Err(e) = crate::config::parse(&ctx.code.join(crate::config::FILE), &bytes) {
-            self.alarms
-                .insert("configuration", format!("overnight.toml is not valid, the last approved one stays: {e}"));
-        } else if differs {
-            let text =
-                "overnight.toml was changed and not approved; the last approved copy runs (`overnight config approve`)";
-            tracing::warn!(project = %ctx.id, "{text}");
-            self.alarms.insert("configuration", text.to_owned());
+        let file = ctx.code.join(crate::config::FILE);
+        let text = match std::fs::read(&file) {
+            Err(e) => format!("overnight.toml cannot be read, the last approved one stays: {e}"),
+            Ok(bytes) => match crate::config::parse(&file, &bytes) {
+                Err(e) => format!("overnight.toml is not valid, the last approved one stays: {e}"),
+                Ok(_) => {
+                    let approvals = crate::config::Approvals::new(self.shared.places.data.clone());
+                    match approvals.status(&ctx.id, &bytes) {
+                        Ok(crate::config::approve::Status::Same) => return,
+                        _ => "overnight.toml was changed and not approved; the last approved copy runs \
+                              (`overnight config approve`)"
+                            .to_owned(),
+                    }
+                }
+            },
+        };
+        tracing::warn!(project = %ctx.id, "{}", crate::domain::safe::line(&text));
+        // Several projects may have one each.
+        let all = self.alarms.entry("configuration").or_default();
+        if !all.is_empty() {
+            all.push_str("; ");
         }
+        all.push_str(&format!("{}: {text}", ctx.id));
     }
 
     pub(super) async fn turn_until_exit(&mut self, mut incoming: mpsc::Receiver<Incoming>, how: &How) -> ExitCode {

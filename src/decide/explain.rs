@@ -54,10 +54,7 @@ fn parent_stuck(board: &Board, task: &Task) -> bool {
 /// The status and reason that are written to the state repo.
 pub(super) fn published(board: &Board, task: &Task) -> (Status, Option<Reason>) {
     let reason = match (&task.phase, &task.end) {
-        (_, Some(AttemptEnd::Over { outcome: Outcome::Failed { reason } })) => Some(reason.clone()),
-        (_, Some(AttemptEnd::Over { outcome: Outcome::NoChanges })) => {
-            Some(Reason::new(ReasonClass::NoChanges, "the agent ended well and changed nothing"))
-        }
+        (_, Some(AttemptEnd::Over { outcome })) if outcome.reason().is_some() => outcome.reason(),
         (Phase::Waiting { on }, _) => Some(waiting_reason(task, on)),
         _ => None,
     };

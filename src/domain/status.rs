@@ -100,6 +100,15 @@ impl Outcome {
         }
     }
 
+    /// Why it came to no more than this, where there is a reason to tell.
+    pub fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::Failed { reason } => Some(reason.clone()),
+            Self::NoChanges => Some(Reason::new(ReasonClass::NoChanges, "the agent ended well and changed nothing")),
+            Self::Merged { .. } | Self::ChildrenDone | Self::Aborted => None,
+        }
+    }
+
     /// Whether tasks that depend on this one may start.
     pub fn satisfies(&self) -> bool {
         matches!(self, Self::Merged { .. } | Self::ChildrenDone)

@@ -118,13 +118,14 @@ pub(super) async fn put(
     night: Option<u64>,
     now: Now,
 ) -> Result<(), sqlx::Error> {
-    let (word, reason, commit) = match &ended.outcome {
-        Outcome::Merged { commit } => ("merged", None, Some(commit)),
-        Outcome::ChildrenDone => ("children_done", None, None),
-        Outcome::NoChanges => ("no_changes", None, None),
-        Outcome::Failed { reason } => ("failed", Some(reason), None),
-        Outcome::Aborted => ("aborted", None, None),
+    let (word, commit) = match &ended.outcome {
+        Outcome::Merged { commit } => ("merged", Some(commit)),
+        Outcome::ChildrenDone => ("children_done", None),
+        Outcome::NoChanges => ("no_changes", None),
+        Outcome::Failed { .. } => ("failed", None),
+        Outcome::Aborted => ("aborted", None),
     };
+    let reason = ended.outcome.reason();
     let (work, plan) = (task.work.as_ref(), task.plan.as_ref());
     sqlx::query(
         "INSERT OR REPLACE INTO history (project, path, epoch, retry, night, title, outcome, status, reason_class,
@@ -141,8 +142,8 @@ pub(super) async fn put(
     .bind(text(task.title()))
     .bind(word)
     .bind(ended.outcome.status().word())
-    .bind(reason.map(|r| r.class.word()))
-    .bind(reason.map(|r| text(&r.text)))
+    .bind(reason.as_ref().map(|r| r.class.word()))
+    .bind(reason.as_ref().map(|r| text(&r.text)))
     .bind(task.question.as_deref().map(text))
     .bind(i64::from(task.attempts))
     .bind(i64::from(task.usage.runs))

@@ -46,7 +46,7 @@ fn a02_what_never_passes_is_kept_and_can_be_brought_back() {
     let branch = said.split_whitespace().find(|w| w.starts_with("overnight/undo/")).unwrap().to_owned();
     assert_eq!(kit.git(&kit.code(), &["show", &format!("{branch}:t1.txt")]), "work");
     assert_eq!(kit.run(&["undo", "nothing-of-this-name"]).code, 3);
-    let lines = kit.ok(&["events", "--json", "-n", "1000"]);
+    let lines = kit.ok(&["events", "--json", "--limit", "1000"]);
     let seqs: Vec<u64> =
         lines.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["seq"].as_u64().unwrap()).collect();
     assert!(seqs.windows(2).all(|w| w[1] == w[0] + 1), "{seqs:?}");
@@ -165,7 +165,7 @@ fn a13_a_red_base_is_nobodys_fault() {
     kit.commit(&[("bad", "x\n")]);
     kit.script_task("t1", "", &["echo t1 > t1.txt"]);
     kit.up();
-    kit.wait("it is said", || kit.ok(&["why", "t1"]).contains("base").then_some(()));
+    kit.wait("it is said", || kit.run(&["why", "t1"]).out.contains("base").then_some(()));
     assert_eq!((kit.agent_runs("t1"), kit.facts("t1")["line"]["attempt"].as_u64()), (0, Some(0)));
     std::fs::remove_file(kit.code().join("bad")).unwrap();
     kit.commit(&[]);
@@ -213,7 +213,7 @@ fn steps_run_around_the_agent() {
 fn a_saved_file_is_a_task_within_a_second() {
     let kit = Kit::new();
     kit.up();
-    kit.wait("it has looked around", || kit.project()["tip"].is_string().then_some(()));
+    kit.wait("it has looked around", || kit.project()["base"].is_string().then_some(()));
     let whole = task_text("t1", "", &["echo t1 > t1.txt"]);
     // Half of it first: front matter that does not end.
     let (half, _) = whole.split_at(whole.len() / 2);
@@ -254,7 +254,8 @@ fn the_state_folder_is_brought_up_under_the_persons_edits() {
     kit.wait("the result is in the folder", || read(&state).contains("completed").then_some(()));
     assert_eq!(read(&kit.state().join("notes.md")), "mine, edited\n");
     assert_eq!(kit.git(&kit.state(), &["status", "--porcelain"]), " M notes.md".trim_end());
-    kit.git(&kit.state(), &["commit", "-qam", "Edited"]);
+    // Git says so where the folder is being brought up at this very moment.
+    kit.wait("it is committed", || (kit.try_git(&kit.state(), &["commit", "-qam", "Edited"]).code == 0).then_some(()));
     let changed = kit.git(&kit.state(), &["show", "--name-only", "--format=", "HEAD"]);
     assert_eq!(changed, "notes.md");
     kit.wait("it is taken in", || {

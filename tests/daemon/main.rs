@@ -4,6 +4,7 @@
 
 mod concurrency;
 mod crash;
+mod files;
 mod home;
 mod kit;
 mod processes;
