@@ -4,7 +4,7 @@
 use super::board::{Board, Project, Target, Task};
 use super::schedule::{self, Counts, Hold};
 use crate::domain::phase::{Again, Child, MergeStage, Phase, StopCause, WaitFor};
-use crate::domain::status::{AttemptEnd, Outcome, Reason, ReasonClass, Status};
+use crate::domain::status::{AttemptEnd, Reason, ReasonClass, Status};
 use crate::domain::task::WishStatus;
 use crate::domain::time::human;
 use crate::domain::{Now, TaskId};
