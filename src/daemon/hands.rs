@@ -89,6 +89,9 @@ fn task_ask(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, order: &mut Order, task
                     let _ = before.await;
                 }
                 let long = matches!(other, TaskAsk::Run(_));
+                // To end something must not wait until others have done their work.
+                let at_once = long || matches!(other, TaskAsk::Stop { .. } | TaskAsk::StopBackground);
+                let _place = if at_once { None } else { shared.hands.acquire().await.ok() };
                 if long {
                     drop(done);
                     super::runs::run_task(&shared, &ctx, &task, epoch, other).await;
@@ -132,7 +135,7 @@ async fn task_hand(
         TaskAsk::Rescue { branch, attempt, .. } => rescue_work(ctx, task, &branch, attempt).await,
         TaskAsk::GiveBack { branch } => give_back(ctx, task, epoch, &branch).await,
         TaskAsk::Stop { run, stage } => {
-            super::runs::stop(shared, &run, stage);
+            super::runs::stop(shared, &run, stage).await;
             // Whoever stops a run also waits for its end; after a restart nobody does yet.
             super::runs::follow_if_unfollowed(shared, ctx, task, &run);
             return None;
@@ -345,6 +348,8 @@ fn project_ask(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, epoch: Epoch, what: 
         other => {
             let (shared, ctx) = (shared.clone(), ctx.clone());
             tokio::spawn(async move {
+                let long = matches!(other, ProjectAsk::RunCheck(_) | ProjectAsk::StopCheck { .. });
+                let _place = if long { None } else { shared.hands.acquire().await.ok() };
                 if let Some(answer) = project_hand(&shared, &ctx, epoch, other).await {
                     shared.send(Event::Side { project: ctx.id.clone(), epoch, answer });
                 }
@@ -371,7 +376,7 @@ async fn project_hand(
             return None;
         }
         ProjectAsk::StopCheck { run, stage } => {
-            super::runs::stop(shared, &run, stage);
+            super::runs::stop(shared, &run, stage).await;
             return None;
         }
         ProjectAsk::MoveTarget { into, new, old } => match move_branch(ctx, &into, &new, &old).await {

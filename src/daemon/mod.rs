@@ -47,6 +47,15 @@ pub enum How {
     Foreground { until_idle: bool, project: Option<ProjectId>, verbose: bool },
 }
 
+/// Threads of the runtime, and how many of them hands may hold up at once.
+const THREADS: usize = 12;
+const HANDS: usize = 8;
+
+/// The runtime that the ring and its hands need.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()
+}
+
 /// Runs the daemon in this process. Call it before other threads exist.
 pub fn run(places: &Places, how: How) -> ExitCode {
     start::run(places, &how)
@@ -70,6 +79,9 @@ pub struct Shared {
     pub owner: String,
     /// Changes when the daemon ends.
     pub closed: watch::Sender<bool>,
+    /// Places for hands that work in this process, where git, files and locks may hold up their thread: fewer than the
+    /// runtime has threads, so that the socket, the clocks and those who follow runs always find one.
+    pub hands: tokio::sync::Semaphore,
     /// Number of the present night, for the history.
     pub night: Mutex<Option<u64>>,
 }

@@ -11,7 +11,7 @@ use crate::git::pool::{Found, Lease, Pool};
 use crate::git::rescue::Rescued;
 use crate::git::state_commit::Identity;
 use crate::git::state_repo::StateRepo;
-use crate::git::{Git, Who};
+use crate::git::{Git, Who, stale_locks};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,8 @@ use tokio::sync::mpsc;
 pub enum ProjectError {
     #[error("the mirror of {} could not be opened", code.display())]
     Mirror { code: PathBuf, source: crate::git::mirror::MirrorError },
+    #[error("locks left in {} could not be cleared", at.display())]
+    Locks { at: PathBuf, source: std::io::Error },
     #[error("the pool of worktrees could not be opened")]
     Pool(#[source] crate::git::pool::PoolError),
     #[error("the state repo could not be opened")]
@@ -46,6 +48,8 @@ pub struct ProjectCtx {
     pub leases: Mutex<BTreeMap<String, Lease>>,
     pub proofs: Mutex<BTreeMap<String, Rescued>>,
     policy: Mutex<Option<Policy>>,
+    /// What is wrong with the state remote, while something is.
+    pub trouble: Mutex<Option<String>>,
     /// The user's own name and mail, as git in their repository has them.
     author: Option<Who>,
 }
@@ -57,6 +61,7 @@ impl ProjectCtx {
         entry: &registry::Project,
     ) -> Result<(Self, mpsc::UnboundedReceiver<StateOp>), ProjectError> {
         let data = places.project(&entry.id);
+        clear_locks(&data).await?;
         let mirror = open_mirror(&entry.code, &data.join("code.git")).await?;
         let pool = Pool::open(&mirror, &data.join("wt")).map_err(ProjectError::Pool)?;
         let remote = remote_of(&entry.state).await;
@@ -76,6 +81,7 @@ impl ProjectCtx {
             leases: Mutex::default(),
             proofs: Mutex::default(),
             policy: Mutex::default(),
+            trouble: Mutex::default(),
             author: author_of(&entry.code).await,
         };
         ctx.find_leases();
@@ -170,6 +176,14 @@ impl ProjectCtx {
 /// A lock whose holder cannot have left anything half done.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a killed daemon left locked, in both repositories of ours.
+async fn clear_locks(data: &Path) -> Result<(), ProjectError> {
+    let places: Vec<_> = ["code.git", "state.git"].map(|n| data.join(n)).into_iter().filter(|p| p.is_dir()).collect();
+    let clear = move || places.iter().try_for_each(|p| stale_locks::clear(p, stale_locks::PATIENCE).map(drop));
+    let cleared = tokio::task::spawn_blocking(clear).await.map_err(std::io::Error::other);
+    cleared.and_then(|done| done).map_err(|source| ProjectError::Locks { at: data.to_owned(), source })
 }
 
 async fn open_mirror(code: &Path, at: &Path) -> Result<Mirror, ProjectError> {

@@ -49,6 +49,14 @@ pub(super) fn concluded_nonce(state: &StateRepo, tip: &Oid, task: &TaskPath) -> 
     state_file::read(&bytes).ok()?.concluded_nonce
 }
 
+/// Whether the state repo says that `task` is over, and nobody has asked for a new try since.
+pub(super) fn is_over(state: &StateRepo, tip: &Oid, task: &TaskPath) -> bool {
+    let doc = bytes_at(state, Some(tip), &state_path(task)).and_then(|bytes| state_file::read(&bytes).ok());
+    let Some((doc, outcome)) = doc.and_then(|doc| Some((doc.clone(), doc.outcome?))) else { return false };
+    let wish = || task_file::read(&bytes_at(state, Some(tip), &readme_path(task))?, task, &|_| true).ok();
+    outcome.satisfies() || wish().is_none_or(|wish| wish.retry <= doc.observed.retry)
+}
+
 /// `state.json` and `log.jsonl` of one record.
 pub(super) fn changes(
     state: &StateRepo,

@@ -91,16 +91,17 @@ impl From<String> for NotStarted {
     }
 }
 
-/// Ends the processes of a run.
-pub(super) fn stop(shared: &Shared, run: &RunId, stage: StopStage) {
+/// Ends the processes of a run. What a lost run left takes its time, and that on a thread of its own.
+pub(super) async fn stop(shared: &Shared, run: &RunId, stage: StopStage) {
     let how = match stage {
         StopStage::Term => Stop::Term,
         StopStage::Kill => Stop::Kill,
     };
-    // Without its shim a tree is ended here, which takes its time.
-    match tokio::task::block_in_place(|| shared.runs.stop(run, how)) {
-        Ok(()) | Err(process::ProcessError::Unknown { .. }) => {}
-        Err(e) => tracing::error!(%run, "{}", super::chain(&e)),
+    let (runs, name) = (shared.runs.clone(), run.clone());
+    match tokio::task::spawn_blocking(move || runs.stop(&name, how)).await {
+        Ok(Ok(()) | Err(process::ProcessError::Unknown { .. })) => {}
+        Ok(Err(e)) => tracing::error!(%run, "{}", super::chain(&e)),
+        Err(e) => tracing::error!(%run, "it could not be stopped: {e}"),
     }
 }
 
@@ -120,10 +121,10 @@ pub(super) fn follow_if_unfollowed(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, 
 /// A run that belongs to no phase: it is ended, settled and forgotten.
 pub(super) async fn end_orphan(shared: &Arc<Shared>, run: &RunId) {
     tracing::warn!(%run, "a run that nothing waits for is ended");
-    stop(shared, run, StopStage::Term);
+    stop(shared, run, StopStage::Term).await;
     let soft = tokio::time::timeout(Duration::from_secs(10), shared.runs.follow(run, Box::new(|_| {}))).await;
     if soft.is_err() {
-        stop(shared, run, StopStage::Kill);
+        stop(shared, run, StopStage::Kill).await;
         let _ = tokio::time::timeout(Duration::from_secs(20), shared.runs.follow(run, Box::new(|_| {}))).await;
     }
 }

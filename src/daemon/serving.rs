@@ -44,7 +44,7 @@ pub fn serve(places: &Places, request: Request) -> Reply {
         }
         Err(e) => return Reply::error(ErrorKind::Unexpected, super::chain(&e)),
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+    let runtime = match super::runtime() {
         Ok(runtime) => runtime,
         Err(e) => return Reply::error(ErrorKind::Unexpected, format!("the runtime could not be started: {e}")),
     };

@@ -20,6 +20,9 @@ const IDLE: Duration = Duration::from_secs(60);
 /// A client that takes nothing for so long is left.
 const SLOW: Duration = Duration::from_secs(20);
 
+/// How long the end of the daemon waits for replies that are on their way.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -33,6 +36,26 @@ pub enum SocketError {
 pub struct Incoming {
     pub request: Request,
     pub replies: mpsc::Sender<Reply>,
+}
+
+/// The connections that are served. Each ends by itself when the ring is gone and its last reply is out.
+#[derive(Clone)]
+pub struct Connections {
+    places: Arc<Semaphore>,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self { places: Arc::new(Semaphore::new(CONNECTIONS)) }
+    }
+}
+
+impl Connections {
+    /// Waits until all of them have ended, for a moment at most.
+    pub async fn end(&self) {
+        let all = u32::try_from(CONNECTIONS).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(LAST_WORDS, self.places.acquire_many(all)).await;
+    }
 }
 
 /// Binds the socket. Only for whoever holds the lock: a socket that is there already is nobody's then, and is replaced.
@@ -54,12 +77,11 @@ pub fn bind(path: &Path, _proof: &super::lock::Ours) -> Result<UnixListener, Soc
 }
 
 /// Serves until the receiver of the calls is gone.
-pub async fn serve(listener: UnixListener, calls: mpsc::Sender<Incoming>) {
+pub async fn serve(listener: UnixListener, calls: mpsc::Sender<Incoming>, connections: Connections) {
     let listener = match tokio::net::UnixListener::from_std(listener) {
         Ok(listener) => listener,
         Err(e) => return tracing::error!("the control socket cannot be served: {e}"),
     };
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let stream = tokio::select! {
             () = calls.closed() => return,
@@ -74,7 +96,7 @@ pub async fn serve(listener: UnixListener, calls: mpsc::Sender<Incoming>) {
             },
         };
         let calls = calls.clone();
-        match places.clone().try_acquire_owned() {
+        match connections.places.clone().try_acquire_owned() {
             Ok(place) => drop(tokio::spawn(async move {
                 connection(stream, calls).await;
                 drop(place);
@@ -96,7 +118,11 @@ async fn connection(mut stream: tokio::net::UnixStream, calls: mpsc::Sender<Inco
     let mut frame = Frame::default();
     let mut buffer = vec![0; 64 << 10];
     loop {
-        let read = match tokio::time::timeout(IDLE, stream.read(&mut buffer)).await {
+        let read = tokio::select! {
+            read = tokio::time::timeout(IDLE, stream.read(&mut buffer)) => read,
+            () = calls.closed() => return,
+        };
+        let read = match read {
             Ok(Ok(n)) if n > 0 => n,
             _ => return,
         };

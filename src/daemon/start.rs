@@ -49,20 +49,19 @@ fn start(places: &Places, how: &How) -> Result<ExitCode, StartError> {
         fail(code, chain(&e))
     })?;
     let listener = socket::bind(&places.socket(), &ours).map_err(|e| fail(EXIT_USAGE, chain(&e)))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|e| fail(EXIT_OTHER, format!("the runtime could not be started: {e}")))?;
+    let runtime = super::runtime().map_err(|e| fail(EXIT_OTHER, format!("the runtime could not be started: {e}")))?;
     let code = runtime.block_on(async {
         let mut ring = Ring::open(places).await?;
         ring.printer = super::logs::Printer::of(how);
         let (calls, incoming) = mpsc::channel(256);
-        let server = tokio::spawn(socket::serve(listener, calls));
+        let connections = socket::Connections::default();
+        let server = tokio::spawn(socket::serve(listener, calls, connections.clone()));
         ring.begin(how).await?;
         let code = ring.turn_until_exit(incoming, how).await;
         server.abort();
         ring.close().await;
+        // Who has asked for the end is told of it before the process is gone.
+        connections.end().await;
         Ok(code)
     });
     let _ = std::fs::remove_file(places.socket());

@@ -2,7 +2,7 @@
 //! records, edits and boards in one commit. After each change, and when the folder or the remote may have changed, the
 //! wishes are read and the person's folder is brought up.
 
-use super::project::ProjectCtx;
+use super::project::{ProjectCtx, lock};
 use super::records;
 use super::wishes::WishReader;
 use crate::decide::Event;
@@ -66,13 +66,11 @@ pub struct StateWorker {
     pub(super) reader: WishReader,
     /// What the last look at the folder left alone, so that it is said once.
     pub(super) left_alone: Option<String>,
-    /// The last trouble with the remote, said once.
-    trouble: Option<String>,
 }
 
 impl StateWorker {
     pub fn new(ctx: Arc<ProjectCtx>, events: mpsc::UnboundedSender<Event>, daemon: String, owner: String) -> Self {
-        Self { ctx, events, daemon, owner, reader: WishReader::default(), left_alone: None, trouble: None }
+        Self { ctx, events, daemon, owner, reader: WishReader::default(), left_alone: None }
     }
 
     /// Serves until the channel closes.
@@ -119,6 +117,10 @@ impl StateWorker {
                 }
             }
         }
+        if !claims.is_empty() && self.ctx.state.remote().is_some() {
+            // It reads the record, and what is new there is told.
+            look.get_or_insert(false);
+        }
         self.claim(claims).await;
         let wrote = !writes.is_empty();
         self.write(writes).await;
@@ -143,6 +145,7 @@ impl StateWorker {
                 vec![]
             }
         };
+        let mut given = Vec::new();
         for (i, (task, epoch)) in tasks.into_iter().enumerate() {
             let answer = match answers.get(i).cloned() {
                 None => Answer::ClaimUnknown { why: "the state repo could not be written".into() },
@@ -158,7 +161,39 @@ impl StateWorker {
                     Answer::ClaimUnknown { why: first_line(&trouble.text) }
                 }
             };
+            given.push((task, epoch, answer));
+        }
+        // A claim that could be made may be free because the task is over: whoever concluded it gave its claim back with
+        // the record. So the record is read after the claim is made.
+        let won = given.iter().any(|(_, _, answer)| matches!(answer, Answer::ClaimWon { .. }));
+        let read = !won || self.fetch().await;
+        for (task, epoch, answer) in given {
+            let answer = match answer {
+                Answer::ClaimWon { .. } if !read => {
+                    Answer::ClaimUnknown { why: "the state repo could not be read after the claim".into() }
+                }
+                Answer::ClaimWon { held } => self.unless_over(&task.path, held).await,
+                other => other,
+            };
             self.answer(task, epoch, answer);
+        }
+    }
+
+    /// A claim on a task that is over already is given back.
+    async fn unless_over(&self, task: &TaskPath, held: Held) -> Answer {
+        let tip = super::project::tip(&self.ctx.state);
+        if !tip.is_some_and(|tip| records::is_over(&self.ctx.state, &tip, task)) {
+            return Answer::ClaimWon { held };
+        }
+        match self.ctx.state.release(task, &held.commit, &self.ctx.identity()).await {
+            Ok(MoveAnswer::Released | MoveAnswer::Lost { .. }) => {
+                Answer::ClaimLost { by: "whoever has concluded it".into() }
+            }
+            Ok(MoveAnswer::Unknown(trouble) | MoveAnswer::Refused(trouble)) => {
+                Answer::ClaimUnknown { why: first_line(&trouble.text) }
+            }
+            Ok(MoveAnswer::Moved(_)) => Answer::ClaimUnknown { why: "the claim could not be given back".into() },
+            Err(e) => Answer::ClaimUnknown { why: super::chain(&e) },
         }
     }
 
@@ -249,7 +284,7 @@ impl StateWorker {
             };
             match self.ctx.state.publish(ops, &by, pending, build).await {
                 Ok(PublishOutcome::Published(done)) => {
-                    self.trouble = None;
+                    *lock(&self.ctx.trouble) = None;
                     return done.ops.into_iter().map(Ok).collect();
                 }
                 Ok(PublishOutcome::Unknown(trouble, earlier)) => {
@@ -328,19 +363,27 @@ impl StateWorker {
         }
     }
 
-    async fn fetch(&mut self) {
+    /// What is new at the remote; false where it could not be asked. Without one there is nothing to ask.
+    async fn fetch(&mut self) -> bool {
         if self.ctx.state.remote().is_none() {
-            return;
+            return true;
         }
         match self.ctx.state.fetch().await {
             Ok(Ok(fetched)) => {
-                self.trouble = None;
-                if let Some(main) = fetched.main {
-                    self.take_in(&main, Peer::Authority).await;
+                *lock(&self.ctx.trouble) = None;
+                match fetched.main {
+                    Some(main) => self.take_in(&main, Peer::Authority).await,
+                    None => true,
                 }
             }
-            Ok(Err(trouble)) => self.note_trouble(&trouble.text),
-            Err(e) => self.note_trouble(&super::chain(&e)),
+            Ok(Err(trouble)) => {
+                self.note_trouble(&trouble.text);
+                false
+            }
+            Err(e) => {
+                self.note_trouble(&super::chain(&e));
+                false
+            }
         }
     }
 
@@ -362,11 +405,12 @@ impl StateWorker {
         }
     }
 
+    /// Trouble with the remote is said once in the log, and stands among the project's alarms until it is over.
     pub(super) fn note_trouble(&mut self, text: &str) {
         let text = first_line(text);
-        if self.trouble.as_ref() != Some(&text) {
+        let before = lock(&self.ctx.trouble).replace(text.clone());
+        if before.as_ref() != Some(&text) {
             tracing::warn!(project = %self.ctx.id, "the state remote: {}", crate::domain::safe::line(&text));
-            self.trouble = Some(text);
         }
     }
 

@@ -79,6 +79,7 @@ impl Ring {
             id: own_id(places).map_err(|e| fail(EXIT_OTHER, e))?,
             owner: crate::host::owner(),
             closed: watch::channel(false).0,
+            hands: tokio::sync::Semaphore::new(super::HANDS),
             night: Mutex::new(board.night.as_ref().map(|n| n.number)),
         };
         Ok(Self {

@@ -142,7 +142,7 @@ fn project_view(board: &Board, ctx: &ProjectCtx, rows: &[HistoryRow], now: Now) 
         into: policy.map(|p| p.merge.into.clone()),
         tip: project.tip().cloned(),
         paused: project.paused,
-        alarms: alarms(project, now),
+        alarms: alarms(project, ctx, now),
         counts,
         usage,
         tasks,
@@ -163,8 +163,11 @@ fn bound(tasks: &mut Vec<TaskLine>) -> u32 {
 }
 
 /// What keeps a whole project or profile from going on.
-pub(super) fn alarms(project: &Project, now: Now) -> Vec<String> {
+pub(super) fn alarms(project: &Project, ctx: &ProjectCtx, now: Now) -> Vec<String> {
     let mut alarms = Vec::new();
+    if let Some(text) = &*super::project::lock(&ctx.trouble) {
+        alarms.push(format!("the state remote cannot be used, so nothing is started or concluded: {text}"));
+    }
     if let Some(reason) = project.baseline.as_ref().and_then(|b| b.red.as_ref()) {
         alarms.push(format!("the base is red, so nothing is started: {}", reason.text));
     }

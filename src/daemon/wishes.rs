@@ -35,7 +35,7 @@ impl WishReader {
         self.read = Some(tip);
         let mut news = news;
         news.invalid = self.invalid.values().chain(self.folder_invalid.values()).flatten().cloned().collect();
-        let quiet = !news.whole && news.wishes.is_empty() && news.invalid == self.told;
+        let quiet = !news.whole && news.wishes.is_empty() && news.concluded.is_empty() && news.invalid == self.told;
         self.told.clone_from(&news.invalid);
         Ok((!quiet).then_some(news))
     }
@@ -70,12 +70,19 @@ impl WishReader {
     }
 
     fn changed(&mut self, state: &StateRepo, old: &Oid, new: &Oid) -> Result<WishNews, StateError> {
-        let changed: Vec<Vec<u8>> = state
-            .changed_since(Some(old), new)?
-            .into_iter()
-            .filter(|path| path.starts_with(b"tasks/") && FileKind::of(path) == FileKind::Wish)
-            .collect();
         let mut news = WishNews::default();
+        let mut changed: Vec<Vec<u8>> = Vec::new();
+        for path in state.changed_since(Some(old), new)?.into_iter().filter(|path| path.starts_with(b"tasks/")) {
+            match FileKind::of(&path) {
+                FileKind::Wish => changed.push(path),
+                // Somebody else may have concluded what waits here.
+                FileKind::State => {
+                    let task = path.strip_prefix(b"tasks/").and_then(|p| path_of(p.strip_suffix(b"/state.json")?));
+                    news.concluded.extend(task.and_then(|task| self.conclusion_of(state, new, &task)));
+                }
+                FileKind::Log | FileKind::Board | FileKind::Other => {}
+            }
+        }
         // First which there are, then what they say: new tasks may name each other.
         let mut read: Vec<(Vec<u8>, Option<Content>)> = Vec::new();
         for path in changed {

@@ -15,8 +15,12 @@ pub use super::facts::{
 /// How long the board may go without a turn while something runs. A longer silence was a gap: the machine slept or the
 /// daemon was stopped, and no clock ran.
 pub const PULSE: Duration = Duration::from_secs(5);
-/// How much later than asked a turn may come before it counts as a gap.
+/// How much later than asked a turn may come before it is told as a gap.
 pub const GAP: Duration = Duration::from_secs(5);
+/// How much later it may come before the clocks are moved on by it.
+const LATE: Duration = Duration::from_secs(1);
+/// What output that came in a gap may take to arrive.
+const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// What one turn wants saved beside the rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -374,10 +378,14 @@ impl Board {
         };
         self.last_turn = Some(now.mono);
         let gap = now.mono.since(expected);
+        if gap <= LATE {
+            return;
+        }
+        // A moment more: what was printed meanwhile is only now being read, and may start a clock afresh.
+        self.shift(gap.saturating_add(CATCH_UP));
         if gap <= GAP {
             return;
         }
-        self.shift(gap);
         let slept = crate::domain::time::human(gap);
         self.note_all("gap", format!("nothing ran for about {slept}; all clocks were moved on by it"), now);
     }

@@ -195,9 +195,28 @@ pub(super) fn wishes(board: &mut Board, id: &ProjectId, news: WishNews, now: Now
             None => withdrawn(board, &key, now),
         };
     }
+    for (path, concluded) in news.concluded {
+        let key = TaskId { project: id.clone(), path };
+        graph_changed |= concluded_elsewhere(board, &key, concluded, now);
+    }
     if graph_changed {
         rebuild_graph(board, id, now);
     }
+}
+
+/// A task that waits here was brought to its end by another daemon. One that is at work here has its claim here, so what
+/// the record says of it is our own word.
+fn concluded_elsewhere(board: &mut Board, key: &TaskId, concluded: Concluded, now: Now) -> bool {
+    let Some(task) = board.tasks.get(key) else { return false };
+    let covers = concluded.retry >= task.wish.retry || concluded.outcome.satisfies();
+    if task.phase != Phase::Queued || !covers {
+        return false;
+    }
+    let text = format!("{} by another daemon", concluded.outcome.status());
+    board.note(key, concluded.epoch, "concluded", text, now);
+    board.put_ended(key, Some(concluded));
+    board.drop_task(key);
+    true
 }
 
 /// Works out the graph anew and says each new cycle once.

@@ -333,6 +333,12 @@ impl StateRepo {
     /// One transaction over local refs.
     pub(super) fn edit_refs(&self, edits: impl IntoIterator<Item = RefEdit>) -> Result<()> {
         let repo = self.repo.to_thread_local();
+        let edits: Vec<_> = edits.into_iter().collect();
+        let Err(error) = repo.edit_references_as(edits.clone(), None) else { return Ok(()) };
+        // A lock that a kill has left would refuse every edit from now on.
+        if self.clear_stale_locks()? == 0 {
+            return Err(error).doing("move refs");
+        }
         repo.edit_references_as(edits, None).doing("move refs").map(|_| ())
     }
 

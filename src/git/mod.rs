@@ -23,6 +23,7 @@ pub mod remove;
 pub mod rescue;
 pub mod seal;
 mod source;
+pub mod stale_locks;
 pub mod state_absorb;
 pub mod state_commit;
 pub mod state_publish;

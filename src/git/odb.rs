@@ -2,7 +2,7 @@
 //! starting git. A handle is opened for each operation (a tenth of a millisecond), so nothing is cached across changes
 //! that others make to the repository.
 
-use super::Who;
+use super::{Who, stale_locks};
 use crate::domain::Oid;
 use gix::bstr::{BString, ByteSlice as _};
 use gix::refs::transaction::{Change, LogChange, PreviousValue, RefEdit, RefLog};
@@ -135,8 +135,12 @@ impl Odb {
         let who = signature(&OURSELVES);
         let mut buf = gix::date::parse::TimeBuf::default();
         let mut last = None;
-        // A lock held by an agent's git for a moment is no answer yet.
-        for _ in 0..20 {
+        // A lock held by an agent's git for a moment is no answer yet; one that a kill has left would be one for ever.
+        for round in 0..20 {
+            if round == 5 {
+                let cleared = stale_locks::clear(self.repo.git_dir(), stale_locks::PATIENCE);
+                cleared.doing("clear locks")?;
+            }
             match self.repo.edit_references_as([edit.clone()], Some(who.to_ref(&mut buf))) {
                 Ok(_) => return Ok(Cas::Done),
                 Err(e) => last = Some(e),

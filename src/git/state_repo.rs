@@ -4,7 +4,7 @@
 //! Writing is in `state_commit`, bringing both to the authority in `state_publish`, what others wrote in `state_absorb`.
 
 use super::state_tree::{ENTRY_LIMIT, TaskFiles, entry_at, is_ancestor, load, tree_diff, tree_of};
-use super::{Git, GitError};
+use super::{Git, GitError, stale_locks};
 use crate::domain::Oid;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -217,31 +217,12 @@ impl StateRepo {
         self
     }
 
-    /// Removes ref locks that a kill left in our clone; gives how many. Call it once after a start, while the daemon's own
-    /// lock proves that nobody else works on the clone.
+    /// Removes ref locks that a kill left in our clone; gives how many. Call it after a start; it blocks for a moment where
+    /// there are some, for a git of the killed daemon may still be at work.
     pub fn clear_stale_locks(&self) -> Result<usize> {
-        let io = |at: &Path, source| StateError::Io { what: "clear a lock", at: at.to_owned(), source };
-        let mut folders = vec![self.at.join("refs")];
-        let mut locks: Vec<_> = ["packed-refs.lock", "HEAD.lock", "config.lock"].map(|n| self.at.join(n)).into();
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(&folder).map_err(|e| io(&folder, e))? {
-                let entry = entry.map_err(|e| io(&folder, e))?;
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    folders.push(entry.path());
-                } else if entry.path().extension().is_some_and(|end| end == "lock") {
-                    locks.push(entry.path());
-                }
-            }
-        }
-        let mut cleared = 0;
-        for lock in locks {
-            match std::fs::remove_file(&lock) {
-                Ok(()) => cleared += 1,
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                Err(e) => return Err(io(&lock, e)),
-            }
-        }
-        Ok(cleared)
+        let cleared = stale_locks::clear(&self.at, stale_locks::PATIENCE);
+        let cleared = cleared.map_err(|source| StateError::Io { what: "clear locks", at: self.at.clone(), source })?;
+        Ok(cleared.len())
     }
 
     /// A setting for git commands that write what a ref will name.

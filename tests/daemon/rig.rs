@@ -300,6 +300,12 @@ impl Rig {
             if let Some(status) = daemon.child.try_wait().unwrap() {
                 panic!("the daemon ended as it started: {status}\n{}", self.log());
             }
+            if std::env::var_os("GDB").is_some() && Instant::now() >= end {
+                let pid = daemon.pid.to_string();
+                let o =
+                    Command::new("gdb").args(["-p", &pid, "-batch", "-ex", "thread apply all bt 60"]).output().unwrap();
+                std::fs::write(format!("/tmp/e2e1-gdb.{pid}.txt"), o.stdout).unwrap();
+            }
             assert!(Instant::now() < end, "the daemon does not answer\n{}", self.log());
             std::thread::sleep(LOOK);
         }

@@ -34,7 +34,7 @@ pub(in super::super) async fn report(ring: &Ring, only: Option<&ProjectId>, nigh
         if only.is_some_and(|id| *id != ctx.id) {
             continue;
         }
-        let mut one = of_project(ring, &ctx.id, &rows, now_too);
+        let mut one = of_project(ring, &ctx, &rows, now_too);
         one.ahead = ahead(&ctx, &one);
         projects.push(one);
     }
@@ -48,7 +48,8 @@ fn ahead(ctx: &super::ProjectCtx, one: &ProjectReport) -> Option<u32> {
     u32::try_from(commits.len()).ok()
 }
 
-fn of_project(ring: &Ring, id: &ProjectId, rows: &[HistoryRow], now_too: bool) -> ProjectReport {
+fn of_project(ring: &Ring, ctx: &super::ProjectCtx, rows: &[HistoryRow], now_too: bool) -> ProjectReport {
+    let id = &ctx.id;
     let now = crate::host::clock::now();
     let empty = Project::default();
     let project = ring.board.projects.get(id).unwrap_or(&empty);
@@ -58,7 +59,7 @@ fn of_project(ring: &Ring, id: &ProjectId, rows: &[HistoryRow], now_too: bool) -
         base: policy.map(|p| p.base.clone()),
         into: policy.map(|p| p.merge.into.clone()),
         ahead: None,
-        alarms: alarms(project, now),
+        alarms: alarms(project, ctx, now),
         merged: vec![],
         needs_you: vec![],
         failed: vec![],
