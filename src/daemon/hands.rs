@@ -173,7 +173,8 @@ async fn collect(ctx: &ProjectCtx, task: &TaskId, worktree: &Worktree, message: 
     let Some(lease) = ctx.lease(&worktree.branch) else {
         return Answer::Failed { why: format!("the worktree of {} is not known", worktree.branch) };
     };
-    match collect::collect(&lease, message, &ctx.who(), CommitRules { max_file }).await {
+    let leftovers = lock(&ctx.leftovers).get(&worktree.branch).cloned().unwrap_or_default();
+    match collect::collect(&lease, message, &ctx.who(), CommitRules { max_file }, &leftovers).await {
         Ok(collected) => match smuggled(ctx, task, &lease, &collected) {
             Ok(None) => Answer::Collected { work: work(ctx, &lease, collected) },
             Ok(Some(reason)) => Answer::Refused { reason },
@@ -328,6 +329,7 @@ async fn give_back(ctx: &ProjectCtx, task: &TaskId, epoch: Epoch, branch: &str) 
     match ctx.pool.give_back(lease, &proof).await {
         Ok(()) => {
             lock(&ctx.leases).remove(branch);
+            lock(&ctx.leftovers).remove(branch);
             Answer::GivenBack
         }
         Err(crate::git::pool::PoolError::SetAside { n, reason }) => {

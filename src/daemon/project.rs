@@ -5,6 +5,7 @@ use super::state_worker::StateOp;
 use crate::config::{Approvals, Places, registry};
 use crate::domain::policy::Policy;
 use crate::domain::{Oid, ProjectId};
+use crate::git::collect::Leftovers;
 use crate::git::folder::Folder;
 use crate::git::mirror::Mirror;
 use crate::git::pool::{Found, Lease, Pool};
@@ -47,6 +48,8 @@ pub struct ProjectCtx {
     pub ops: mpsc::UnboundedSender<StateOp>,
     pub leases: Mutex<BTreeMap<String, Lease>>,
     pub proofs: Mutex<BTreeMap<String, Rescued>>,
+    /// What checks left in the worktrees, by branch.
+    pub leftovers: Mutex<BTreeMap<String, Leftovers>>,
     policy: Mutex<Option<Policy>>,
     /// What is wrong with the state remote, while something is.
     pub trouble: Mutex<Option<String>>,
@@ -80,6 +83,7 @@ impl ProjectCtx {
             ops,
             leases: Mutex::default(),
             proofs: Mutex::default(),
+            leftovers: Mutex::default(),
             policy: Mutex::default(),
             trouble: Mutex::default(),
             author: author_of(&entry.code).await,

@@ -5,7 +5,7 @@ use super::project::ProjectCtx;
 use super::{Shared, briefs};
 use crate::agent::{self, Launch, Reader};
 use crate::decide::Event;
-use crate::decide::ask::{Place, Program, RunOrder, TaskAsk};
+use crate::decide::ask::{CHECK, Place, Program, RunOrder, TaskAsk};
 use crate::decide::event::{Answer, Progress, SideAnswer};
 use crate::domain::phase::StopStage;
 use crate::domain::verdict::{AgentEvent, AgentReport, Exit, RunEnd, Usage, Verdict};
@@ -38,8 +38,22 @@ pub(super) async fn run_task(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: 
         }
         Err(not) => not.told(&run),
     };
+    note_leftovers(ctx, task, &order).await;
     shared.record_run(task, epoch, &order, &end, agent.as_ref());
     shared.send(Event::Answer { task: task.clone(), epoch, answer: Answer::RunEnded { run, end, agent } });
+}
+
+/// After a check of a task's own tree: what it wrote there is remembered as no work of the agent's.
+async fn note_leftovers(ctx: &ProjectCtx, task: &TaskId, order: &RunOrder) {
+    if !matches!(order.place, Place::Worktree(_)) || !order.values.contains_key(CHECK) {
+        return;
+    }
+    let branch = task.path.branch();
+    let Some(lease) = ctx.lease(&branch) else { return };
+    // One that cannot be looked at is found out, and said, when its work is collected.
+    if let Ok(left) = crate::git::collect::leftovers(&lease).await {
+        super::project::lock(&ctx.leftovers).insert(branch, left);
+    }
 }
 
 /// A check of a tree that belongs to no task.

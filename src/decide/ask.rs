@@ -160,6 +160,9 @@ pub struct RunOrder {
     pub transcript: u64,
 }
 
+/// The variable that tells a check its name; no other child has it.
+pub const CHECK: &str = "OVERNIGHT_CHECK";
+
 #[expect(clippy::large_enum_variant, reason = "it is always boxed with the rest of its order")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Program {

@@ -1,19 +1,22 @@
 //! What each phase asks for. Entering a phase and recovering it use the same function, so a saved phase is all that a
 //! restart needs: it asks again under the same name.
 
-use super::ask::{Brief, LogEntry, Place, Program, Prompt, Record, RunOrder, TaskAsk};
+use super::ask::{Brief, CHECK, LogEntry, Place, Program, Prompt, Record, RunOrder, TaskAsk};
 use super::board::{Board, Project, Task, TreeCheck};
 use crate::domain::chain::{Check, Step};
 use crate::domain::phase::{Child, CleanStage, MergeStage, Phase};
 use crate::domain::plan::Plan;
 use crate::domain::status::{AttemptEnd, Outcome};
-use crate::domain::{RunId, TaskId};
+use crate::domain::{RunId, TaskId, safe};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What the shim grants a run beyond its own limit before it ends it without a daemon. Its clock goes on while the machine
 /// sleeps, and a night's sleep in the middle of a run is no reason to end it.
 const DEAD_MAN_SLACK: Duration = Duration::from_secs(12 * 3600);
+
+/// Longest value of a variable, in bytes: the system takes 128 KiB, and a child that is told less starts all the same.
+const VALUE_MAX: usize = 64 << 10;
 
 /// The one ask of the phase that `id` is in; `None` in phases that wait.
 pub fn ask_for(board: &Board, id: &TaskId) -> Option<TaskAsk> {
@@ -81,9 +84,15 @@ fn run_order(task: &Task, project: &Project) -> Option<RunOrder> {
         }
     };
     let agent = matches!(program, Program::Agent { .. });
+    let mut values = values(task, &place);
+    if let (Child::Check { .. } | Child::MergeCheck { .. }, Program::Command { name, .. }) =
+        (task.phase.child()?, &program)
+    {
+        values.insert(CHECK.to_owned(), name.clone());
+    }
     Some(RunOrder {
         run: RunId::new(&task.id, task.epoch),
-        values: values(task, &place),
+        values,
         place,
         env_pass: if agent { plan.profile.env_pass.clone() } else { policy.env_pass.clone() },
         program,
@@ -128,10 +137,13 @@ fn check(check: &Check, place: Place) -> (Place, Program, Duration) {
     (place, Program::Command { name: check.name.clone(), argv: check.run.argv() }, check.timeout)
 }
 
-/// What every child of a task is told about it, by name.
+/// What every child of a task is told about it, by name. No text is longer than what one variable holds, nor has a NUL.
 fn values(task: &Task, place: &Place) -> BTreeMap<String, String> {
     let mut values = BTreeMap::new();
-    let mut put = |key: &str, value: String| drop(values.insert(key.to_owned(), value));
+    let mut put = |key: &str, value: String| {
+        let value = if value.contains('\0') { value.replace('\0', "\u{fffd}") } else { value };
+        values.insert(key.to_owned(), safe::cut(&value, VALUE_MAX).into_owned());
+    };
     put("OVERNIGHT_PROJECT", task.id.project.to_string());
     put("OVERNIGHT_TASK", task.id.path.to_string());
     put("OVERNIGHT_TITLE", task.title().to_owned());

@@ -9,6 +9,7 @@ use super::status::{Entry, Status};
 use super::worktree::{Head, WorktreeError, stage};
 use super::{GitError, Who};
 use crate::domain::Oid;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -123,7 +124,37 @@ pub struct Collected {
     pub stray_gitlinks: Vec<Vec<u8>>,
 }
 
-/// Takes up the work in `lease`. Only for when no process of the attempt lives any more.
+/// Files that a check wrote into the worktree: not the agent's work for as long as they stay as the check left them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Leftovers(BTreeMap<Vec<u8>, Option<Fingerprint>>);
+
+/// Size, and the instant of the last change of content or attributes (seconds, nanoseconds).
+type Fingerprint = (u64, i64, i64);
+
+impl Leftovers {
+    fn hold(&self, top: &Path, path: &[u8]) -> bool {
+        self.0.get(path).is_some_and(|then| *then == fingerprint(top, path))
+    }
+}
+
+/// What is in the worktree and in no commit, right after a check of what was collected.
+pub async fn leftovers(lease: &Lease) -> Result<Leftovers, CollectError> {
+    let w = &lease.worktree;
+    w.mirror().verify_seal()?;
+    w.verify()?;
+    let state = w.status(false).await?;
+    let paths = state.changed.into_iter().map(|e| e.path).chain(state.untracked);
+    Ok(Leftovers(paths.map(|path| (path.clone(), fingerprint(w.path(), &path))).collect()))
+}
+
+/// `None` for a file that is not there.
+fn fingerprint(top: &Path, path: &[u8]) -> Option<Fingerprint> {
+    use std::os::unix::fs::MetadataExt as _;
+    let meta = top.join(OsStr::from_bytes(path)).symlink_metadata().ok()?;
+    Some((meta.len(), meta.ctime(), meta.ctime_nsec()))
+}
+
+/// Takes up the work in `lease`, less what its checks left there. Only for when no process of the attempt lives any more.
 ///
 /// One command where the agent committed everything, three where it left something.
 pub async fn collect(
@@ -131,6 +162,7 @@ pub async fn collect(
     message: &str,
     committer: &Who,
     rules: CommitRules,
+    leftovers: &Leftovers,
 ) -> Result<Collected, CollectError> {
     let w = &lease.worktree;
     w.mirror().verify_seal()?;
@@ -143,7 +175,8 @@ pub async fn collect(
     let mut left_out = Vec::new();
     let mut committed_by_us = None;
     if state.is_dirty() {
-        let sorted = sort(w.path(), &state, rules, &mut left_out);
+        let mut sorted = sort(w.path(), &state, rules, &mut left_out);
+        sorted.take.retain(|path| !leftovers.hold(w.path(), path));
         if unfinished.is_none() && !sorted.take.is_empty() {
             let commit = commit(lease, &tip, &sorted, message, committer).await?;
             if let Some(commit) = commit {

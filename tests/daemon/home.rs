@@ -165,7 +165,7 @@ fn a13_a_red_base_is_nobodys_fault() {
     kit.commit(&[("bad", "x\n")]);
     kit.script_task("t1", "", &["echo t1 > t1.txt"]);
     kit.up();
-    kit.wait("it is said", || kit.run(&["why", "t1"]).out.contains("base").then_some(()));
+    kit.wait("it is said", || kit.run(&["why", "t1"]).out.contains("Mend the base").then_some(()));
     assert_eq!((kit.agent_runs("t1"), kit.facts("t1")["line"]["attempt"].as_u64()), (0, Some(0)));
     std::fs::remove_file(kit.code().join("bad")).unwrap();
     kit.commit(&[]);
@@ -318,7 +318,9 @@ fn a_squashed_landing_is_recognised() {
     kit.script_task("t1", "", &["echo one > one.txt; git add .; git commit -qm one; echo two > two.txt"]);
     kit.up();
     kit.merged_task("t1");
-    kit.wait("it is delivered", || (!kit.refs(&kit.code(), "refs/heads/overnight").is_empty()).then_some(()));
+    kit.wait("it is delivered", || {
+        (kit.try_git(&kit.code(), &["show", "overnight/main:two.txt"]).code == 0).then_some(())
+    });
     kit.git(&kit.code(), &["merge", "-q", "--squash", "overnight/main"]);
     kit.git(&kit.code(), &["commit", "-q", "-m", "Pull request"]);
     kit.commit(&[("hand.txt", "hand\n")]);

@@ -134,7 +134,7 @@ impl Rig {
 }
 
 async fn take_up(lease: &Lease) -> Result<Collected, CollectError> {
-    collect(lease, "leftovers\n", &who(), CommitRules::default()).await
+    collect(lease, "leftovers\n", &who(), CommitRules::default(), &overnight::git::collect::Leftovers::default()).await
 }
 
 fn clean_merge(m: Merged) -> (Oid, Oid) {
