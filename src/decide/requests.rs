@@ -69,6 +69,10 @@ fn clear_holds(board: &mut Board, id: &ProjectId, now: Now) {
     let project = board.project_mut(id);
     if project.baseline.as_ref().is_some_and(|b| b.red.is_some()) {
         project.baseline = None;
+        // Mended means a commit on the base that the target does not have yet.
+        if matches!(project.target, Target::Ready { .. }) {
+            project.target = Target::Unknown;
+        }
     }
     if matches!(project.target, Target::Blocked { .. }) {
         project.target = Target::Unknown;

@@ -4,6 +4,7 @@
 
 mod concurrency;
 mod crash;
+mod disk;
 mod files;
 mod home;
 mod kit;
