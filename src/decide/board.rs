@@ -18,7 +18,7 @@ pub const PULSE: Duration = Duration::from_secs(5);
 /// How much later than asked a turn may come before it is told as a gap.
 pub const GAP: Duration = Duration::from_secs(5);
 /// How much later it may come before the clocks are moved on by it.
-const LATE: Duration = Duration::from_secs(1);
+const LATE: Duration = Duration::from_millis(250);
 /// What output that came in a gap may take to arrive.
 const CATCH_UP: Duration = Duration::from_secs(1);
 

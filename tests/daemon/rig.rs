@@ -300,12 +300,6 @@ impl Rig {
             if let Some(status) = daemon.child.try_wait().unwrap() {
                 panic!("the daemon ended as it started: {status}\n{}", self.log());
             }
-            if std::env::var_os("GDB").is_some() && Instant::now() >= end {
-                let pid = daemon.pid.to_string();
-                let o =
-                    Command::new("gdb").args(["-p", &pid, "-batch", "-ex", "thread apply all bt 60"]).output().unwrap();
-                std::fs::write(format!("/tmp/e2e1-gdb.{pid}.txt"), o.stdout).unwrap();
-            }
             assert!(Instant::now() < end, "the daemon does not answer\n{}", self.log());
             std::thread::sleep(LOOK);
         }
@@ -316,15 +310,6 @@ impl Rig {
         match client::call(&self.places, &Request::Status { project: None }) {
             Ok(Reply::Status(view)) => serde_json::to_value(view).unwrap(),
             other => {
-                if std::env::var_os("GDB").is_some() {
-                    let pid = std::fs::read_to_string(self.places.lock()).unwrap_or_default();
-                    let pid = pid.rsplit(' ').next().unwrap_or("").trim_end_matches(')').to_owned();
-                    let o = Command::new("gdb")
-                        .args(["-p", &pid, "-batch", "-ex", "thread apply all bt 40"])
-                        .output()
-                        .unwrap();
-                    std::fs::write("/tmp/e2e1-gdb.txt", o.stdout).unwrap();
-                }
                 panic!("no status: {other:?}\n{}", self.log())
             }
         }
