@@ -77,7 +77,11 @@ fn notice(project: &ProjectId, task: Option<&crate::domain::TaskPath>, kind: Not
 
 fn task_ask(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, order: &mut Order, task: TaskId, epoch: Epoch, what: TaskAsk) {
     let op = match what {
-        TaskAsk::Claim => StateOp::Claim { task, epoch },
+        TaskAsk::Claim => match shared.disk_full() {
+            None => StateOp::Claim { task, epoch },
+            // Nothing was asked of anybody: the task stays queued and is looked at again.
+            Some(why) => return shared.send(Event::Answer { task, epoch, answer: Answer::ClaimUnknown { why } }),
+        },
         TaskAsk::Conclude(record) => StateOp::Record { task, epoch, record, conclude: true },
         TaskAsk::Publish(record) => StateOp::Record { task, epoch, record, conclude: false },
         other => {

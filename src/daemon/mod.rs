@@ -82,6 +82,8 @@ pub struct Shared {
     /// Places for hands that work in this process, where git, files and locks may hold up their thread: fewer than the
     /// runtime has threads, so that the socket, the clocks and those who follow runs always find one.
     pub hands: tokio::sync::Semaphore,
+    /// When the disk was last seen full.
+    full_seen: Mutex<Option<std::time::Instant>>,
     /// Number of the present night, for the history.
     pub night: Mutex<Option<u64>>,
 }
@@ -142,6 +144,24 @@ impl Shared {
         env
     }
 
+    /// What a failure is laid to when the disk was seen full at or after `since`. A full disk also keeps a run's end from
+    /// being recorded, so that it often has room again when the end is read.
+    pub fn disk_was_full(&self, since: std::time::Instant) -> Option<String> {
+        self.disk_full().or_else(|| {
+            let seen = *lock(&self.full_seen);
+            seen.filter(|at| *at >= since).map(|_| "the disk was full while it ran".to_owned())
+        })
+    }
+
+    /// What is said while the disk of the data folder has too little room to start anything. One that cannot be looked
+    /// at holds nothing.
+    pub fn disk_full(&self) -> Option<String> {
+        let space = crate::host::disk::space(&self.places.data).ok().filter(crate::host::disk::Space::is_full)?;
+        *lock(&self.full_seen) = Some(std::time::Instant::now());
+        let (at, free) = (self.places.data.display(), space.free >> 20);
+        Some(format!("the disk of {at} is full ({free} MB left): nothing new is started until there is room"))
+    }
+
     /// Marks a run as followed for as long as the mark lives.
     fn followed(self: &Shared, run: &RunId) -> Followed<'_> {
         lock(&self.followed).insert(run.clone());
@@ -155,6 +175,7 @@ impl Shared {
     /// One sign of life, for the database of heartbeats.
     fn beat(&self, run: &RunId, task: &TaskId, beat: &crate::process::Beat) {
         let at = beat.at;
+        self.disk_full();
         let since = |ms: Option<u64>| {
             let ago = ms.map_or(0, |ms| beat.boottime_ms.saturating_sub(ms));
             Wall(at.0.saturating_sub(i64::try_from(ago).unwrap_or(0)))

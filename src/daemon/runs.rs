@@ -28,6 +28,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub(super) async fn run_task(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &TaskId, epoch: Epoch, what: TaskAsk) {
     let TaskAsk::Run(order) = what else { return };
     let run = order.run.clone();
+    let began = Instant::now();
     let (end, agent) = match start(shared, ctx, &order, &task.path.dotted()).await {
         Ok(reader) => {
             let folder = match &order.place {
@@ -37,6 +38,11 @@ pub(super) async fn run_task(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: 
             follow(shared, task, epoch, &run, reader, folder).await
         }
         Err(not) => not.told(&run),
+    };
+    let (end, agent) = match shared.disk_was_full(began) {
+        // Whatever it ended with, that is the likely cause: it is charged to nobody and tried again.
+        Some(why) if !end.ok() => NotStarted::World(why).told(&run),
+        Some(_) | None => (end, agent),
     };
     note_leftovers(ctx, task, &order).await;
     shared.record_run(task, epoch, &order, &end, agent.as_ref());

@@ -80,6 +80,7 @@ impl Ring {
             owner: crate::host::owner(),
             closed: watch::channel(false).0,
             hands: tokio::sync::Semaphore::new(super::HANDS),
+            full_seen: Mutex::default(),
             night: Mutex::new(board.night.as_ref().map(|n| n.number)),
         };
         Ok(Self {

@@ -76,7 +76,7 @@ async fn status(ring: &Ring, only: Option<&ProjectId>) -> StatusView {
             Some(Mode::Serving) | None => "none",
         }
         .into(),
-        alarms: ring.alarms.values().cloned().collect(),
+        alarms: ring.alarms.values().cloned().chain(ring.shared.disk_full()).collect(),
         paused: board.paused,
         slots: board.slots,
         night: board.night.as_ref().map(night_view),

@@ -12,8 +12,11 @@ use std::time::Duration;
 
 /// Runs in a row that were lost or went nowhere for no fault of the task, before it is charged all the same.
 const LOST_MAX: u32 = 5;
-/// After a run that could not begin, and longer each time.
+/// Runs in a row that could not even begin: with their pauses that is most of a night.
+const UNBEGUN_MAX: u32 = 40;
+/// After a run that could not begin, and longer each time, up to a limit.
 const PAUSE: Duration = Duration::from_secs(3);
+const PAUSE_MAX: Duration = Duration::from_secs(600);
 /// Added to a reset time that a provider names.
 const AFTER_RESET: Duration = Duration::from_secs(60);
 /// No hold is longer, whatever a provider says.
@@ -165,8 +168,10 @@ fn lost(board: &mut Board, id: &TaskId, end: &RunEnd, now: Now) {
     let Some(task) = board.task_mut(id) else { return };
     task.tries += 1;
     let how = crate::domain::chain::describe(&end.exit, false, Duration::ZERO);
-    if task.tries >= LOST_MAX {
-        let text = format!("{LOST_MAX} runs in a row were lost ({how})");
+    let unbegun = end.took.is_zero() && !end.tail.is_empty();
+    let most = if unbegun { UNBEGUN_MAX } else { LOST_MAX };
+    if task.tries >= most {
+        let text = format!("{most} runs in a row were lost ({how})");
         return super::ending::fail(board, id, Reason::new(ReasonClass::Infra, text), now);
     }
     if task.tries > 1 {
@@ -176,10 +181,10 @@ fn lost(board: &mut Board, id: &TaskId, end: &RunEnd, now: Now) {
     }
     let tries = task.tries;
     interrupted(board, id);
-    if end.took.is_zero() && !end.tail.is_empty() {
+    if unbegun {
         // It never began: whatever kept it from beginning is given time to pass.
         if let Some(task) = board.task_mut(id) {
-            task.not_before = Some(now.mono.after(PAUSE * tries * tries));
+            task.not_before = Some(now.mono.after((PAUSE * tries * tries).min(PAUSE_MAX)));
         }
         let why = format!("could not begin ({}); not charged", super::target::last_lines(&end.tail, 1));
         return super::advance::enter(board, id, Phase::Backoff { again: Again::Run }, &why, now);

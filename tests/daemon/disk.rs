@@ -52,14 +52,16 @@ fn inside() {
     // One more byte is not to be had; what runs meets that, and the daemon goes on answering.
     let _ = std::fs::write(kit.home().join("full"), "");
     for _ in 0..30 {
-        assert_eq!(kit.status()["daemon"], "working");
+        let status = kit.status();
+        assert_eq!(status["daemon"], "working");
+        assert!(status["alarms"].to_string().contains("is full"), "{}", status["alarms"]);
         std::thread::sleep(Duration::from_millis(100));
     }
     std::fs::remove_file(&filler).unwrap();
     write(&kit.home().join("full"), "");
     for path in ["beside", "t0", "t1", "t2", "fills"] {
         let facts = kit.merged_task(path);
-        assert!(facts["line"]["attempt"].as_u64().unwrap() <= 1, "{}", facts["line"]);
+        assert!(facts["line"]["attempt"].as_u64().unwrap() <= 1, "{}\n{}", facts["line"], kit.log());
         assert_eq!(word(&facts), "completed");
     }
     assert!(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok(), "another daemon than before");
