@@ -319,3 +319,20 @@ impl AgentEvent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_told_nothing_makes_the_sum_partial_and_costs_nothing_by_itself() {
+        let mut sum = UsageSum::default();
+        sum.add(&Usage { input: 10, output: 2, cost: Some(0.5), known: true, ..Usage::default() });
+        assert!(!sum.partial);
+        sum.add(&Usage::default());
+        assert_eq!((sum.partial, sum.input, sum.cost, sum.runs), (true, 10, 0.5, 2));
+        let mut all = UsageSum::default();
+        all.merge(&sum);
+        assert!(all.partial);
+    }
+}
