@@ -166,7 +166,7 @@ fn case_67_a_broken_configuration_changes_nothing() {
     assert!(told.code == 0 && told.err.contains("approved"), "{told:?}");
     assert_ne!(kit.run(&["config", "approve", "--hash", "sha256:00"]).code, 0);
     kit.approve();
-    kit.wait("the alarm is over", || (kit.status()["alarms"].to_string() == "[]").then_some(()));
+    kit.wait("the alarm is over", || (kit.status()["alarms"] == serde_json::json!([])).then_some(()));
     write(&kit.home().join("go"), "");
     kit.merged_task("t1");
     kit.write_config(&good);

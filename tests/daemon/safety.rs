@@ -300,7 +300,7 @@ fn tree(kit: &Kit, entries: &[(&str, &str, &str, &str)]) -> String {
     let input = kit.root().join("tree-input");
     write(&input, &lines);
     let mut command = kit.command("git");
-    command.args(["mktree", "-z"]).current_dir(&kit.state()).stdin(std::fs::File::open(&input).unwrap());
+    command.args(["mktree", "-z"]).current_dir(kit.state()).stdin(std::fs::File::open(&input).unwrap());
     let out = command.output().unwrap();
     assert!(out.status.success(), "{out:?}");
     String::from_utf8(out.stdout).unwrap().trim().to_owned()
