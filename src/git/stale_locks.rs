@@ -85,7 +85,7 @@ mod tests {
             std::fs::write(&alive, "somebody writes").unwrap();
             all.join().unwrap()
         });
-        assert_eq!(cleared, [dead.clone()]);
+        assert_eq!(cleared, std::slice::from_ref(&dead));
         assert!(!dead.exists() && alive.exists() && refs.join("main").exists());
     }
 }

@@ -333,7 +333,9 @@ fn random_night(seed: u64) {
         std::thread::sleep(Duration::from_millis(dice.below(1200)));
         let what = dice.below(4);
         if what == 0 || what == 3 {
-            daemon.take().map(Daemon::kill);
+            if let Some(daemon) = daemon.take() {
+                daemon.kill();
+            }
         }
         if what == 1 || what == 3 {
             rig.shims().into_iter().for_each(|pid| signal(pid, "KILL"));

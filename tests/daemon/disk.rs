@@ -37,7 +37,7 @@ fn inside() {
         "fills",
         "priority: 5\n",
         &[&format!(
-            "test -e $HOME/filled || { touch $HOME/filled; dd if=/dev/zero of={} bs=64k 2>/dev/null; }; while test -e {}; do sleep 0.1; done; echo f > f.txt",
+            "test -e $HOME/filled || {{ touch $HOME/filled; dd if=/dev/zero of={} bs=64k 2>/dev/null; }}; while test -e {}; do sleep 0.1; done; echo f > f.txt",
             filler.display(),
             filler.display()
         )],
