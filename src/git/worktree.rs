@@ -94,6 +94,9 @@ impl Worktree {
         if w.admin.symlink_metadata().is_ok() {
             return Err(WorktreeError::Taken(w.admin));
         }
+        if w.is_half_made() {
+            remove_half_made(path).map_err(files)?;
+        }
         match std::fs::create_dir(path) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(WorktreeError::Taken(path.to_owned())),
             other => other.map_err(files)?,
@@ -120,6 +123,19 @@ impl Worktree {
             return Err(files(e));
         }
         Ok(w)
+    }
+
+    /// Whether the folder is what a kill left of `register`: without a registration, and with nothing in it but its link
+    /// to one, so that nothing is lost with it.
+    fn is_half_made(&self) -> bool {
+        let is_folder = self.path.symlink_metadata().is_ok_and(|m| m.is_dir());
+        let is_ours = |entry: io::Result<std::fs::DirEntry>| {
+            let Ok(entry) = entry else { return false };
+            HALF_MADE.iter().any(|name| entry.file_name() == *name)
+                && std::fs::read(entry.path()).is_ok_and(|text| self.link_text().starts_with(&text))
+        };
+        let only_ours = || std::fs::read_dir(&self.path).is_ok_and(|mut all| all.all(is_ours));
+        is_folder && self.admin.symlink_metadata().is_err() && only_ours()
     }
 
     /// The folder.
@@ -394,7 +410,7 @@ pub async fn integration(mirror: &Mirror, path: &Path, commit: &Oid) -> Result<W
         w
     } else {
         let ours = w.admin.symlink_metadata().is_ok();
-        if !ours && path.symlink_metadata().is_ok() {
+        if !ours && path.symlink_metadata().is_ok() && !w.is_half_made() {
             return Err(WorktreeError::Taken(path));
         }
         let gone = |e| files(io::Error::other(e));
@@ -428,6 +444,19 @@ pub(super) async fn stage(git: impl Fn() -> Git, top: &Path, paths: &[Vec<u8>]) 
         }
     }
     Ok(())
+}
+
+/// What `register` puts into a new folder: its link, under the name it is written under first.
+const HALF_MADE: [&str; 2] = [".git", ".git.overnight-new"];
+
+fn remove_half_made(path: &Path) -> io::Result<()> {
+    for name in HALF_MADE {
+        match std::fs::remove_file(path.join(name)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    std::fs::remove_dir(path)
 }
 
 fn hex_name(bytes: &[u8]) -> String {

@@ -355,26 +355,30 @@ fn twenty_cancels_at_once_get_clean_answers() {
 fn a_machine_that_stood_still_blames_nobody() {
     let rig = worker_rig();
     let config = std::fs::read_to_string(rig.code().join("overnight.toml")).unwrap();
-    rig.write_config(&config.replace("no_progress = \"10s\"", "no_progress = \"2s\""));
+    rig.write_config(&config.replace("no_progress = \"10s\"", "no_progress = \"3s\""));
     rig.approve();
-    rig.agent_task("t1", "worker");
-    rig.agent_task("t2", "worker");
+    // Each command that begins is progress; what a program prints is none.
+    let mut script = vec!["echo \"$OVERNIGHT_TASK\" >> \"$HOME/../spawns\""];
+    script.resize(150, "[ -e \"$HOME/../go\" ] || sleep 0.1");
+    script.push("echo x > \"$OVERNIGHT_TASK.txt\"");
+    rig.task("t1", &script);
+    rig.task("t2", &script);
     let daemon = rig.start();
     rig.wait_for("the agents have started", SOON, || rig.lines("spawns").len() == 2);
     let still: Vec<i32> = marked(rig.root().to_str().unwrap()).into_iter().map(|(pid, _)| pid).collect();
     still.iter().for_each(|pid| signal(*pid, "STOP"));
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(5));
     still.iter().rev().for_each(|pid| signal(*pid, "CONT"));
     // And the daemon alone, while its agents go on.
     std::thread::sleep(Duration::from_millis(500));
     daemon.signal("STOP");
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(4));
     daemon.signal("CONT");
     std::thread::sleep(Duration::from_millis(300));
     let_go(&rig);
     for slug in ["t1", "t2"] {
         rig.until_word(slug, "completed", SOON);
-        assert_eq!(rig.line(slug).unwrap()["attempt"], 1);
+        assert_eq!(rig.line(slug).unwrap()["attempt"], 1, "{}", rig.log());
     }
     assert_eq!(rig.lines("spawns").len(), 2, "{:?}", rig.lines("spawns"));
     rig.end_checks();

@@ -1167,6 +1167,17 @@ async fn an_integration_worktree_is_reused_and_spotless_each_time() {
     std::fs::remove_file(w.path().join(".git")).unwrap();
     let w = integration(&r.mirror, &at, &r.base).await.unwrap();
     assert_eq!(oid(w.path(), "HEAD"), r.base);
+    // A kill while it is made leaves the folder, at most with its link, and no registration.
+    let link = std::fs::read(w.path().join(".git")).unwrap();
+    for left in [Some(&link[..]), Some(&link[..9]), None] {
+        std::fs::remove_dir_all(w.git_dir()).unwrap();
+        std::fs::remove_dir_all(w.path()).unwrap();
+        std::fs::create_dir(w.path()).unwrap();
+        if let Some(left) = left {
+            std::fs::write(w.path().join(".git"), left).unwrap();
+        }
+        assert_eq!(oid(integration(&r.mirror, &at, &tip).await.unwrap().path(), "HEAD"), tip);
+    }
     write(&r.top.join("mine/file"), "x");
     assert!(matches!(integration(&r.mirror, &r.top.join("mine"), &tip).await, Err(WorktreeError::Taken(_))));
 }
