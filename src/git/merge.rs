@@ -173,34 +173,17 @@ async fn make_durable(mirror: &Mirror, new: &Oid, old: Option<&Oid>) -> Result<(
         for id in odb.brought(&new, &known, SYNCED)? {
             let hex = id.to_hex().to_string();
             let path = objects.join(&hex[..2]).join(&hex[2..]);
-            if let Ok(file) = std::fs::File::open(&path) {
-                files.push((path, file));
+            if path.exists() {
+                files.push(path);
             }
             if files.len() > 512 {
                 return sync_all(&objects);
             }
         }
-        for (_, file) in &files {
-            begin_writing(file);
-        }
-        // The names of new files are synced with them on the file systems that git itself relies on.
-        files
-            .into_iter()
-            .try_for_each(|(path, file)| file.sync_data().map_err(|source| MergeError::Sync { path, source }))
+        super::sync::new_files(files, &objects).map_err(|(path, source)| MergeError::Sync { path, source })
     };
     blocking(work).await.map_err(|source| MergeError::Sync { path: PathBuf::from("objects"), source })?
 }
-
-/// Starts writing all files at once, so that the syncs that follow wait for one batch and not for each in turn.
-#[cfg(target_os = "linux")]
-fn begin_writing(file: &std::fs::File) {
-    use std::os::fd::AsRawFd as _;
-    // SAFETY: the descriptor is open for the length of the call, which touches no memory of ours.
-    unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
-}
-
-#[cfg(not(target_os = "linux"))]
-fn begin_writing(_: &std::fs::File) {}
 
 fn sync(folder: &Path) -> Result<(), MergeError> {
     let synced = std::fs::File::open(folder).and_then(|f| f.sync_all());

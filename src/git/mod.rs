@@ -31,6 +31,7 @@ pub mod state_remote;
 pub mod state_repo;
 pub mod state_tree;
 pub mod status;
+mod sync;
 pub mod worktree;
 
 use std::ffi::{OsStr, OsString};

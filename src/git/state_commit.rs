@@ -107,27 +107,16 @@ impl StateRepo {
         if !self.durable {
             return Ok(());
         }
-        let mut files = Vec::new();
-        let mut folders = BTreeSet::new();
-        for id in ids.iter().collect::<BTreeSet<_>>() {
+        let objects = self.at.join("objects");
+        let new = ids.iter().collect::<BTreeSet<_>>().into_iter().map(|id| {
             let hex = id.to_string();
-            let folder = self.at.join("objects").join(&hex[..2]);
-            let at = folder.join(&hex[2..]);
-            match File::open(&at) {
-                Ok(file) => {
-                    start_writeback(&file);
-                    files.push((at, file));
-                    folders.insert(folder);
-                }
-                // Packed meanwhile, and packs are synced by whoever writes them.
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                Err(source) => return Err(StateError::Io { what: "sync an object", at, source }),
-            }
-        }
-        for (at, file) in files {
-            file.sync_all().map_err(|source| StateError::Io { what: "sync an object", at, source })?;
-        }
-        folders.iter().try_for_each(|folder| sync_folder(folder))
+            objects.join(&hex[..2]).join(&hex[2..])
+        });
+        super::sync::new_files(new, &objects).map_err(|(at, source)| StateError::Io {
+            what: "sync an object",
+            at,
+            source,
+        })
     }
 
     /// Brings refs to disk that were just moved or deleted.
@@ -138,8 +127,9 @@ impl StateRepo {
         let mut folders: BTreeSet<PathBuf> = BTreeSet::new();
         for name in names {
             let at = self.at.join(name);
-            match File::open(&at).and_then(|file| file.sync_all()) {
-                Ok(()) => {}
+            match super::sync::renamed(&at) {
+                Ok(true) => continue,
+                Ok(false) => {}
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
                 Err(source) => return Err(StateError::Io { what: "sync a ref", at, source }),
             }
@@ -156,17 +146,6 @@ fn sync_folder(folder: &Path) -> Result<()> {
         source,
     })
 }
-
-/// Lets the disk begin with this file while others are opened, so that many syncs share one journal commit.
-#[cfg(target_os = "linux")]
-fn start_writeback(file: &File) {
-    use std::os::fd::AsRawFd as _;
-    // SAFETY: the descriptor is open; the call reads no memory of ours. A failure costs speed alone.
-    unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
-}
-
-#[cfg(not(target_os = "linux"))]
-fn start_writeback(_: &File) {}
 
 pub(super) fn new_commit(
     tree: gix::ObjectId,
