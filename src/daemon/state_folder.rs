@@ -10,11 +10,17 @@ use crate::git::folder_update::{BroughtUp, Imported};
 use crate::git::state_absorb::Peer;
 use crate::git::state_commit::Change;
 use crate::git::state_publish::{Batch, Pending, PublishOutcome};
+use tokio::time::Instant;
 
 impl StateWorker {
-    /// Takes in what the person's folder has, reads the wishes, and brings the folder up.
+    /// Takes in what the person's folder has, and reads the wishes.
     pub(super) async fn look(&mut self, whole: bool) {
-        let imported = self.take_in_folder().await;
+        self.imported = self.take_in_folder().await;
+        self.read_wishes(whole);
+    }
+
+    /// Tells the board what is wished now. The folder has to follow.
+    pub(super) fn read_wishes(&mut self, whole: bool) {
         let ctx = self.ctx.clone();
         match self.reader.read(&ctx.state, whole) {
             Ok(Some(news)) => {
@@ -23,7 +29,7 @@ impl StateWorker {
             Ok(None) => {}
             Err(e) => tracing::error!(project = %ctx.id, "the state repo could not be read: {}", super::chain(&e)),
         }
-        self.bring_up(&imported).await;
+        self.behind.get_or_insert_with(Instant::now);
     }
 
     /// Commits and uncommitted task files of the person's folder go into our clone, and from there to the authority.
@@ -110,10 +116,12 @@ impl StateWorker {
         imported
     }
 
-    async fn bring_up(&mut self, imported: &[Imported]) {
+    /// Brings the person's folder up to what we have.
+    pub(super) async fn bring_up(&mut self) {
+        self.behind = None;
         let ctx = self.ctx.clone();
         let (Some(folder), Some(tip)) = (&ctx.folder, project::tip(&ctx.state)) else { return };
-        let said = match folder.bring_up(&ctx.state, &tip, imported).await {
+        let said = match folder.bring_up(&ctx.state, &tip, &self.imported).await {
             Ok(BroughtUp::LeftAlone(why)) => Some(format!("{why:?}")),
             Ok(_) => None,
             Err(e) => Some(super::chain(&e)),

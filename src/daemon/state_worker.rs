@@ -11,15 +11,21 @@ use crate::decide::event::{Answer, RequestId, SideAnswer, WishEdit};
 use crate::domain::lease::{Claim, Held, claim_ref};
 use crate::domain::{Epoch, Oid, TaskId, TaskPath};
 use crate::git::claim_ref::{CLAIM_VERSION, ClaimAnswer, ClaimMove, MoveAnswer};
+use crate::git::folder_update::Imported;
 use crate::git::state_absorb::Peer;
 use crate::git::state_publish::{Batch, Op, OpResult, Pending, PublishOutcome};
 use crate::text::board_file::Row;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
 
 /// A record that nobody waits for is tried again after this long.
 const LATER: Duration = Duration::from_secs(15);
+/// The person's folder is brought up when nothing was asked for so long, and after the second span at the latest: each
+/// time takes half a dozen git processes, which nobody who waits for a claim should wait for.
+const QUIET: Duration = Duration::from_millis(400);
+const LATEST: Duration = Duration::from_secs(2);
 /// How often an unknown outcome is looked into before the asker is told that it failed; what was recorded all the same is
 /// found when it is asked again.
 const UNKNOWN_TRIES: u32 = 3;
@@ -64,13 +70,25 @@ pub struct StateWorker {
     daemon: String,
     owner: String,
     pub(super) reader: WishReader,
+    /// Uncommitted task files that the last look at the folder found, and since when the folder may be behind.
+    pub(super) imported: Vec<Imported>,
+    pub(super) behind: Option<Instant>,
     /// What the last look at the folder left alone, so that it is said once.
     pub(super) left_alone: Option<String>,
 }
 
 impl StateWorker {
     pub fn new(ctx: Arc<ProjectCtx>, events: mpsc::UnboundedSender<Event>, daemon: String, owner: String) -> Self {
-        Self { ctx, events, daemon, owner, reader: WishReader::default(), left_alone: None }
+        Self {
+            ctx,
+            events,
+            daemon,
+            owner,
+            reader: WishReader::default(),
+            imported: Vec::new(),
+            behind: None,
+            left_alone: None,
+        }
     }
 
     /// Serves until the channel closes.
@@ -78,7 +96,7 @@ impl StateWorker {
         if let Err(e) = self.ctx.state.maintain().await {
             tracing::warn!(project = %self.ctx.id, "the clone of the state repo could not be packed: {}", super::chain(&e));
         }
-        while let Some(first) = ops.recv().await {
+        while let Some(first) = self.next(&mut ops).await {
             let mut batch = vec![first];
             while let Ok(more) = ops.try_recv() {
                 batch.push(more);
@@ -87,11 +105,26 @@ impl StateWorker {
             let mut rest = last.map_or_else(Vec::new, |n| batch.split_off(n));
             self.serve(batch).await;
             if let Some(StateOp::Close(done)) = rest.drain(..).next() {
+                self.bring_up().await;
                 // Whoever asked may be gone.
                 let _ = done.send(());
                 return;
             }
         }
+    }
+
+    /// The next op; while none comes, the person's folder is brought up.
+    async fn next(&mut self, ops: &mut mpsc::UnboundedReceiver<StateOp>) -> Option<StateOp> {
+        if let Some(since) = self.behind {
+            let now = Instant::now();
+            if now < since + LATEST
+                && let Ok(op) = timeout_at((now + QUIET).min(since + LATEST), ops.recv()).await
+            {
+                return op;
+            }
+            self.bring_up().await;
+        }
+        ops.recv().await
     }
 
     /// Does a batch in its order, as few exchanges as that allows.
@@ -124,8 +157,11 @@ impl StateWorker {
         self.claim(claims).await;
         let wrote = !writes.is_empty();
         self.write(writes).await;
-        if wrote || look.is_some() {
-            self.look(look.unwrap_or(false)).await;
+        match look {
+            Some(whole) => self.look(whole).await,
+            // What we wrote ourselves says nothing new of the person's folder.
+            None if wrote => self.read_wishes(false),
+            None => {}
         }
     }
 
