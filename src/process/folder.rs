@@ -321,9 +321,9 @@ impl Folder {
                 Ok(()) => {}
             }
             let _ = std::fs::remove_file(tmp);
-        } else {
-            std::fs::rename(tmp, self.file(name))?;
+            return Ok(());
         }
+        std::fs::rename(tmp, self.file(name))?;
         sync_dir(&self.path)
     }
 }
@@ -335,7 +335,8 @@ enum How {
     Plain,
     /// On disk before we go on.
     Synced,
-    /// As synced, and the first one written stays for ever.
+    /// Its bytes are on disk before it has its name, and the first one written stays for ever. The name itself comes to
+    /// disk with `started`: without that nothing was started, and all is written anew.
     Once,
 }
 
