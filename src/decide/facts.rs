@@ -118,6 +118,8 @@ pub struct Project {
     #[serde(skip)]
     pub delivering: Option<Epoch>,
     #[serde(skip)]
+    pub delivered_at: Option<Mono>,
+    #[serde(skip)]
     pub land: Option<RequestId>,
     /// Base, tip and form of the branch the user may land, while a landing runs.
     #[serde(skip)]

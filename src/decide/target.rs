@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// How long a target that cannot be used is left before it is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// Between two deliveries while merges follow each other.
+const DELIVER_PACE: Duration = Duration::from_secs(2);
 /// How often a check that could not be carried through is started anew.
 const CHECK_TRIES: u32 = 3;
 
@@ -39,7 +41,7 @@ pub(super) fn levels(board: &mut Board, now: Now) {
             prepare(board, &id, now);
             baseline(board, &id, now);
             join(board, &id, now);
-            deliver(board, &id);
+            deliver(board, &id, now);
         }
         if matches!(board.mode, Some(Mode::Working | Mode::Serving)) {
             land(board, &id, now);
@@ -154,10 +156,16 @@ fn join(board: &mut Board, id: &ProjectId, now: Now) {
     }
 }
 
-fn deliver(board: &mut Board, id: &ProjectId) {
+fn deliver(board: &mut Board, id: &ProjectId, now: Now) {
     let Some(project) = board.projects.get(id) else { return };
     let Some(tip) = project.tip().cloned() else { return };
     if project.delivered.as_ref() == Some(&tip) || project.delivering.is_some() {
+        return;
+    }
+    // While the train moves one delivery brings several merges: the next tip is about to come, and with it this turn.
+    let recent = project.delivered_at.is_some_and(|at| now.mono < at.after(DELIVER_PACE));
+    let merges = |t: &super::board::Task| t.id.project == *id && matches!(t.phase, Phase::Merging { .. });
+    if recent && board.tasks.values().any(merges) {
         return;
     }
     let Some(into) = project.policy.as_ref().map(|p| p.merge.into.clone()) else { return };
@@ -272,6 +280,7 @@ fn delivered(board: &mut Board, id: &ProjectId, epoch: Epoch, tip: Oid, why: Opt
     let project = board.project_mut(id);
     project.delivering = None;
     project.delivered = Some(tip);
+    project.delivered_at = Some(now.mono);
 }
 
 /// One check of a tree is over: the next one, or the verdict on the tree.
