@@ -1,6 +1,6 @@
 //! Crashes and restarts: whatever is killed at whatever moment, every task settles once and its work is merged once.
 
-use crate::rig::{Daemon, Rig, Setup, lines_of, signal, text};
+use crate::rig::{Rig, Setup, lines_of, signal, text};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -332,10 +332,10 @@ fn random_night(seed: u64) {
     for _ in 0..=dice.below(2) {
         std::thread::sleep(Duration::from_millis(dice.below(1200)));
         let what = dice.below(4);
-        if what == 0 || what == 3 {
-            if let Some(daemon) = daemon.take() {
-                daemon.kill();
-            }
+        if (what == 0 || what == 3)
+            && let Some(daemon) = daemon.take()
+        {
+            daemon.kill();
         }
         if what == 1 || what == 3 {
             rig.shims().into_iter().for_each(|pid| signal(pid, "KILL"));
