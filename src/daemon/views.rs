@@ -121,13 +121,15 @@ fn project_view(board: &Board, ctx: &ProjectCtx, rows: &[HistoryRow], now: Now) 
         tasks.push(line);
     }
     for row in rows.iter().filter(|r| r.task.project == ctx.id) {
+        usage.merge(&row.usage);
+    }
+    for row in last_of_each(rows).filter(|r| r.task.project == ctx.id && !board.tasks.contains_key(&r.task)) {
         let line = ended_line(row);
         match line.status {
             Status::Completed => counts.merged += 1,
             Status::Aborted => counts.aborted += 1,
             _ => counts.failed += 1,
         }
-        usage.merge(&row.usage);
         tasks.push(line);
     }
     let more = bound(&mut tasks);
@@ -169,10 +171,10 @@ pub(super) fn alarms(project: &Project, ctx: &ProjectCtx, now: Now) -> Vec<Strin
         alarms.push(format!("the state remote cannot be used, so nothing is started or concluded: {text}"));
     }
     if let Some(reason) = project.baseline.as_ref().and_then(|b| b.red.as_ref()) {
-        alarms.push(format!("the base is red, so nothing is started: {}", reason.text));
+        alarms.push(format!("nothing is started: {}", first_line(&reason.text)));
     }
     if let Target::Blocked { reason, .. } = &project.target {
-        alarms.push(format!("the target branch cannot be used: {}", reason.text));
+        alarms.push(format!("the target branch cannot be used: {}", first_line(&reason.text)));
     }
     for (name, hold) in &project.holds {
         let until = hold.until.map_or_else(
@@ -204,6 +206,17 @@ fn count(counts: &mut Counts, task: &Task, line: &TaskLine) {
     }
 }
 
+/// Of each task only its last end: one that failed and was tried again ended once as far as anybody cares.
+pub(super) fn last_of_each(rows: &[HistoryRow]) -> impl Iterator<Item = &HistoryRow> {
+    let last: BTreeMap<&TaskId, u64> = rows.iter().map(|r| (&r.task, r.epoch.0)).collect();
+    rows.iter().filter(move |r| last.get(&r.task) == Some(&r.epoch.0))
+}
+
+/// A sentence for a list; the rest of it (the end of some output) is for `why` and `show`.
+pub(super) fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or("").trim_end().to_owned()
+}
+
 /// One open task in a line.
 pub(super) fn task_line(board: &Board, task: &Task, now: Now) -> TaskLine {
     let reason = match &task.phase {
@@ -223,7 +236,7 @@ pub(super) fn task_line(board: &Board, task: &Task, now: Now) -> TaskLine {
         attempt: task.attempts + u32::from(task.phase == Phase::Running),
         attempts: task.plan.as_ref().map_or(0, |p| p.attempts),
         doing: run.map(|r| r.doing.clone()).unwrap_or_default(),
-        why: explain::why(board, task, now),
+        why: first_line(&explain::why(board, task, now)),
         reason,
         last_output_ms: run.map(|r| since(r.last_output)),
         last_progress_ms: run.map(|r| since(r.last_progress)),
@@ -271,7 +284,10 @@ pub(super) fn ended_sentence(row: &HistoryRow) -> String {
         "children_done" => "all its sub-tasks are done".into(),
         "no_changes" => "the agent ended well and changed nothing".into(),
         "aborted" => "aborted on request".into(),
-        _ => row.reason.as_ref().map_or_else(|| row.outcome.clone(), |(class, text)| format!("{class}: {text}")),
+        _ => row
+            .reason
+            .as_ref()
+            .map_or_else(|| row.outcome.clone(), |(class, text)| format!("{class}: {}", first_line(text))),
     }
 }
 
@@ -297,8 +313,11 @@ async fn why(ring: &Ring, id: &TaskId) -> Reply {
 }
 
 fn invalid_of(board: &Board, id: &TaskId) -> Option<String> {
-    let file = format!("{}/README.md", id.path);
-    let one = board.projects.get(&id.project)?.invalid.iter().find(|i| i.place.ends_with(&file))?;
+    let named = |place: &str| {
+        let place = place.strip_prefix("tasks/").unwrap_or(place);
+        place.strip_suffix("/README.md").unwrap_or(place) == id.path.as_str()
+    };
+    let one = board.projects.get(&id.project)?.invalid.iter().find(|i| named(&i.place))?;
     let line = one.line.map(|n| format!(" line {n}")).unwrap_or_default();
     Some(format!("invalid: {}{line}: {}", one.place, one.reason))
 }

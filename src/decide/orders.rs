@@ -61,7 +61,7 @@ pub fn ask_for(board: &Board, id: &TaskId) -> Option<TaskAsk> {
         Phase::Cleaning { stage: CleanStage::Rescue } => Some(TaskAsk::Rescue {
             worktree: task.worktree.clone(),
             branch: id.path.branch(),
-            attempt: u32::try_from(task.epoch.0).unwrap_or(u32::MAX),
+            attempt: task.attempts.max(1),
         }),
         Phase::Cleaning { stage: CleanStage::Publish } => Some(TaskAsk::Conclude(Box::new(record(board, task)))),
         Phase::Cleaning { stage: CleanStage::Remove } => Some(TaskAsk::GiveBack { branch: id.path.branch() }),

@@ -10,6 +10,8 @@ use crate::domain::{Epoch, Now, ProjectId, TaskId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// Work that starts so soon after a night goes on with it, and is told of in its report.
+const SAME_NIGHT: Duration = Duration::from_secs(6 * 3600);
 /// Boards are views: they follow at this pace.
 const BOARD_PACE: Duration = Duration::from_secs(10);
 
@@ -138,6 +140,13 @@ pub(super) fn night_begins(board: &mut Board, now: Now) {
         return;
     }
     board.touch_globals();
+    // What a person answers or retries in the morning still belongs to the night before.
+    if let Some(night) = &mut board.night
+        && night.ended.is_some_and(|at| now.wall.since(at) < SAME_NIGHT)
+    {
+        night.ended = None;
+        return;
+    }
     let number = board.night.as_ref().map_or(1, |n| n.number + 1);
     board.night = Some(Night { number, started: now.wall, ended: None });
 }

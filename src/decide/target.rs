@@ -70,7 +70,7 @@ fn prepare(board: &mut Board, id: &ProjectId, now: Now) {
     let Some(policy) = project.policy.clone() else { return };
     match &project.target {
         Target::Unknown => {}
-        Target::Blocked { until, .. } if *until <= now.mono || project.land.is_some() => {}
+        Target::Blocked { until, .. } if *until <= now.mono => {}
         Target::Blocked { .. } | Target::Preparing { .. } | Target::Joining { .. } | Target::Ready { .. } => return,
     }
     // A train that is under way keeps its ground; the target is looked at when it has passed.
@@ -316,11 +316,12 @@ fn check_ended(board: &mut Board, id: &ProjectId, epoch: Epoch, end: &RunEnd, no
     match check.purpose {
         CheckPurpose::Baseline => {
             let class = ReasonClass::ValidationFailed;
+            // What tasks start from is the target branch, which may be ahead of the base.
+            let own = matches!(&project.target, Target::Ready { tip, base, .. } if tip == base);
+            let name = if own { &policy.base } else { &policy.merge.into };
             let red = red.map(|what| {
-                Reason::new(
-                    class,
-                    format!("on the base itself, before any task: {what}\n{}", last_lines(&end.tail, 12)),
-                )
+                let text = format!("{name} is red before any task: {what}\n{}", last_lines(&end.tail, 12));
+                Reason::new(class, text)
             });
             let text = red.as_ref().map(|r| r.text.clone());
             project.baseline = Some(Baseline { tree: check.tree, policy: policy.hash, red, until: None });

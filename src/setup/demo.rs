@@ -261,7 +261,10 @@ const JOBS: &[Job] = &[
         text: "Nobody has said which licence this project has. Do not choose one yourself: change nothing and end with the \
                question which one it shall be.",
         accept: "- none until that is answered",
-        script: &["echo 'QUESTION: Which licence shall it have, MIT or Apache-2.0?'"],
+        // What it is told comes on standard input; an answer goes on from there.
+        script: &[
+            "if grep 'The answer:' > LICENSE; then :; else rm LICENSE; echo 'QUESTION: Which licence shall it have, MIT or Apache-2.0?'; fi",
+        ],
     },
 ];
 

@@ -89,7 +89,9 @@ pub fn detect(repo: &Path, path_var: &str) -> Detected {
         }
     }
     if out.agents.is_empty() {
-        out.warnings.push("neither claude nor codex is on PATH: no task can be worked on until one is".into());
+        out.warnings.push(
+            "neither claude nor codex is on PATH: install one, or set up another agent as docs/agents.md says".into(),
+        );
     }
     out
 }

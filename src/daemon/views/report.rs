@@ -71,9 +71,11 @@ fn of_project(ring: &Ring, ctx: &super::ProjectCtx, rows: &[HistoryRow], now_too
     };
     let mut agents: BTreeMap<String, UsageSum> = BTreeMap::new();
     for row in rows.iter().filter(|r| r.task.project == *id) {
-        // A task that was tried again and is open now is told of once, as it stands now.
         report.usage.merge(&row.usage);
         agents.entry(row.agent.clone().unwrap_or_default()).or_default().merge(&row.usage);
+    }
+    for row in super::last_of_each(rows).filter(|r| r.task.project == *id) {
+        // A task that was tried again and is open now is told of once, as it stands now.
         if now_too && ring.board.tasks.contains_key(&row.task) {
             continue;
         }
@@ -108,7 +110,7 @@ fn add_open(ring: &Ring, id: &ProjectId, report: &mut ProjectReport, agents: &mu
             (Phase::Waiting { on: WaitFor::Question }, _) => {
                 format!("asks: {}", task.question.as_deref().unwrap_or("?"))
             }
-            (_, Some(reason)) => reason.to_string(),
+            (_, Some(reason)) => super::first_line(&reason.to_string()),
             (_, None) => line.why.clone(),
         };
         let entry = ReportLine {
@@ -147,7 +149,7 @@ fn ended(row: &HistoryRow) -> ReportLine {
         path: row.task.path.clone(),
         title: row.title.clone(),
         status,
-        text: reason_of(row).map_or_else(|| ended_sentence(row), |r| r.to_string()),
+        text: super::first_line(&reason_of(row).map_or_else(|| ended_sentence(row), |r| r.to_string())),
         next,
         agent: row.agent.clone(),
         attempts: row.attempts,
