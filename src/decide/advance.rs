@@ -294,9 +294,10 @@ fn progressed(board: &mut Board, id: &TaskId, epoch: Epoch, progress: Progress, 
         run.bytes = progress.bytes;
         run.last_output = now.mono;
     }
-    let mut moved = progress.touched;
+    // The clock of silence begins with the first word, however long that took.
+    let mut moved = progress.touched || !run.first_event && !progress.events.is_empty();
+    run.first_event |= !progress.events.is_empty();
     for event in &progress.events {
-        run.first_event = true;
         moved |= event.is_progress();
         match event {
             AgentEvent::Result { .. } => run.result = Some(now.mono),

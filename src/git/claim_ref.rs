@@ -211,7 +211,13 @@ impl StateRepo {
             let edit = ref_edit(&name, m.old.as_ref(), to.as_ref().map(|h| &h.commit))?;
             let done = self.edit_refs([edit]);
             let is = self.ref_value(&name)?;
+            // An edit may fail when the ref has moved already; what it holds decides.
+            let moved = is.is_some() && is.as_ref() == to.as_ref().map(|h| &h.commit);
             answers.push(match done {
+                _ if moved => {
+                    names.push(name);
+                    done_answer(to)
+                }
                 Ok(()) => {
                     names.push(name);
                     done_answer(to)
