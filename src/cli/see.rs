@@ -61,7 +61,8 @@ pub(super) fn why(cx: &Context, task: &str) -> Outcome {
     let (path, answer) = cx.on_task(task, |project, path| Request::Why { project, path })?;
     let Reply::Why { text } = answer.reply else { return Err(unexpected(&answer.reply)) };
     let document = serde_json::json!({ "path": path, "why": text });
-    cx.show(&document, || format!("{}\n", render::block(text.trim_end())))?;
+    // Quoted output goes below, set in: no line of it can pass for one of ours.
+    cx.show(&document, || format!("{}\n", render::block(text.trim_end()).replace('\n', "\n    ")))?;
     Ok(ExitCode::SUCCESS)
 }
 
