@@ -169,7 +169,7 @@ pub async fn collect(
     w.verify()?;
     w.drop_locks(Some(lease.branch()));
     let unfinished = unfinished(w.git_dir());
-    let mut tip = on_own_branch(lease, unfinished)?;
+    let mut tip = on_own_branch(lease, unfinished, message)?;
     w.unhide().await?;
     let state = w.status(false).await?;
     let mut left_out = Vec::new();
@@ -195,6 +195,9 @@ pub async fn collect(
     }
     Ok(Collected { no_change: tree == base, tip, tree, changed, committed_by_us, left_out, unfinished, stray_gitlinks })
 }
+
+/// What a log of a ref says of our own commit.
+const LEFTOVERS: &str = "commit (overnight): leftovers";
 
 /// The commits in `tip`'s history that belong to other tasks: for each of `others` (name and tip of an unmerged branch)
 /// its commits that `tip` contains and `known` (the base, the target's tip) do not. No command.
@@ -282,7 +285,7 @@ pub(super) fn unfinished(git_dir: &Path) -> Option<Unfinished> {
 }
 
 /// The branch's tip, when HEAD is on it, HEAD's own log ends at it, and it contains the base.
-fn on_own_branch(lease: &Lease, unfinished: Option<Unfinished>) -> Result<Oid, CollectError> {
+fn on_own_branch(lease: &Lease, unfinished: Option<Unfinished>, message: &str) -> Result<Oid, CollectError> {
     let w = &lease.worktree;
     let stray = |found| Err(CollectError::WrongBranch { branch: lease.branch().to_owned(), found, unfinished });
     match w.head() {
@@ -297,7 +300,14 @@ fn on_own_branch(lease: &Lease, unfinished: Option<Unfinished>) -> Result<Oid, C
     if let Some(left_at) = w.log().last()
         && *left_at != tip
     {
-        return stray(Strayed::MovedByOthers { left_at: left_at.clone(), now: tip });
+        // Our own commit, when we were killed after the branch moved and before the log said so.
+        let ours = odb
+            .info(&tip)
+            .is_ok_and(|c| c.parents == std::slice::from_ref(left_at) && c.message.trim_end() == message.trim_end());
+        if !ours {
+            return stray(Strayed::MovedByOthers { left_at: left_at.clone(), now: tip });
+        }
+        w.append_log(left_at, &tip, LEFTOVERS)?;
     }
     if !odb.is_ancestor(lease.base(), &tip)? {
         return stray(Strayed::Rewritten { base: lease.base().clone(), tip });
@@ -434,11 +444,11 @@ async fn commit(
     }
     let commit = odb.commit(&tree, std::slice::from_ref(tip), message, committer)?;
     let name = format!("refs/heads/{}", lease.branch());
-    match odb.swap(&name, Some(&commit), Expect::Is(tip), "commit (overnight): leftovers")? {
+    match odb.swap(&name, Some(&commit), Expect::Is(tip), LEFTOVERS)? {
         Cas::Done => {}
         Cas::Holds(now) => return Err(CollectError::Overtaken { branch: lease.branch().to_owned(), now }),
     }
-    w.append_log(tip, &commit, "commit (overnight): leftovers")?;
+    w.append_log(tip, &commit, LEFTOVERS)?;
     Ok(Some(commit))
 }
 

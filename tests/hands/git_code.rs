@@ -700,6 +700,16 @@ async fn work_on_the_wrong_branch_is_refused_and_kept() {
     let kept = rescue(&two, &task("t5"), 1, None).await.unwrap();
     assert!(kept.refs().iter().any(|(_, c)| *c == own), "{kept:?}");
     assert!(take_up(&one).await.is_ok());
+    // Killed between moving the branch and writing HEAD's log: the commit is ours, and taken up again as it is.
+    let lease = r.take("t6").await;
+    write(&lease.path().join("left"), "in no commit yet");
+    let log = PathBuf::from(git(lease.path(), &["rev-parse", "--absolute-git-dir"])).join("logs/HEAD");
+    let before = std::fs::read(&log).unwrap();
+    let first = take_up(&lease).await.unwrap().tip;
+    assert_ne!(std::fs::read(&log).unwrap(), before);
+    std::fs::write(&log, &before).unwrap();
+    assert_eq!(take_up(&lease).await.unwrap().tip, first);
+    assert_eq!(take_up(&lease).await.unwrap().tip, first, "the log has been completed");
     r.fsck();
 }
 
