@@ -2,7 +2,6 @@
 //! causes behind it, and what to do next. Texts may quote hostile content; they are escaped here, where they are shown.
 
 use crate::domain::safe;
-use crate::domain::safe::is_unsafe;
 use crate::protocol::{ErrorKind, Failure};
 use serde_json::json;
 use std::error::Error;
@@ -102,22 +101,9 @@ impl From<Failure> for CliError {
     }
 }
 
-/// JSON text in which characters that a terminal acts upon are escapes. They stand only inside strings, where `\uXXXX`
-/// means the same; line feeds are those between values.
+/// JSON text over one or more lines, each ended, fit for a terminal: line feeds are those between values.
 pub fn json_line(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 1);
-    let mut units = [0; 2];
-    for c in text.chars() {
-        if c != '\n' && is_unsafe(c) {
-            for unit in c.encode_utf16(&mut units) {
-                let _ = write!(out, "\\u{unit:04x}");
-            }
-        } else {
-            out.push(c);
-        }
-    }
-    out.push('\n');
-    out
+    text.split('\n').map(|line| safe::json(line) + "\n").collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! family of files has an exact pattern of names, and only those are ever removed. Its non-blocking writer carries the
 //! lines there, so that a slow or full disk never holds the program.
 
-use crate::domain::safe::{is_unsafe, shown};
+use crate::domain::safe::{self, shown};
 use std::fmt::{self, Write as _};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write};
@@ -296,7 +296,8 @@ impl<C: Fn() -> Date> Write for Rolling<C> {
             let note = serde_json::json!({"level": "WARN", "fields": {"message": message}});
             self.append(format!("{note}\n").as_bytes())
         } else {
-            self.append(escape_json(&String::from_utf8_lossy(record)).as_bytes())
+            let record = String::from_utf8_lossy(record);
+            self.append((safe::json(record.strip_suffix('\n').unwrap_or(&record)) + "\n").as_bytes())
         };
         if outcome.is_err() {
             self.lost += 1;
@@ -333,27 +334,10 @@ fn part_of(family: &str, file: &str) -> Option<(Date, Option<u32>)> {
     (name(family, day, part) == file).then_some((day, part))
 }
 
-/// One JSON record with the acting characters that JSON leaves as they are written as `\u` escapes. Outside of strings
-/// there are none.
-fn escape_json(record: &str) -> String {
-    let line = record.strip_suffix('\n').unwrap_or(record);
-    let mut out = String::with_capacity(record.len() + 1);
-    for c in line.chars() {
-        if is_unsafe(c) {
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                let _ = write!(out, "\\u{unit:04x}");
-            }
-        } else {
-            out.push(c);
-        }
-    }
-    out.push('\n');
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::safe::is_unsafe;
     use proptest::prelude::*;
     use std::cell::Cell;
     use std::sync::{Arc, Mutex};

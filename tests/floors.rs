@@ -22,7 +22,8 @@ const FLOORS: &[(&str, &[&str], bool)] = &[
     ("text", &["domain"], true),
     ("protocol", &["domain"], true),
     ("git", &["domain", "text"], false),
-    ("process", &["domain", "agent"], false),
+    // `host` beyond the architecture page's table: the boot id and the boot-time clock are read in one way only.
+    ("process", &["domain", "agent", "host"], false),
     ("store", &["domain", "decide"], false),
     ("host", &["domain"], false),
     ("notice", &["domain"], false),

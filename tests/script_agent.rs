@@ -2,25 +2,12 @@
 //! run with its status, and nothing in a command reaches the program around it.
 
 use overnight::agent::{Launch, command};
-use overnight::domain::policy::{AgentKind, OutputFormat, Profile, PromptBy};
-use std::collections::BTreeMap;
+use overnight::domain::policy::{AgentKind, Profile};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 fn run(script: &[&str], prompt: &str) -> (String, Option<i32>) {
-    let profile = Profile {
-        kind: AgentKind::Script,
-        bin: String::new(),
-        model: None,
-        args: Vec::new(),
-        prompt_by: PromptBy::Stdin,
-        output: OutputFormat::Text,
-        resume: Vec::new(),
-        env_pass: Vec::new(),
-        env: BTreeMap::new(),
-        slots: 1,
-        max_turns: None,
-    };
+    let profile = Profile { bin: String::new(), ..Profile::bare(AgentKind::Script) };
     let script: Vec<String> = script.iter().map(|s| (*s).to_owned()).collect();
     let line = command(&Launch {
         profile: &profile,

@@ -3,10 +3,10 @@
 
 use overnight::agent::{Reader, Stream, describe};
 use overnight::domain::Wall;
-use overnight::domain::policy::{AgentKind, OutputFormat, Profile, PromptBy};
+use overnight::domain::policy::{AgentKind, Profile};
 use overnight::domain::verdict::{AgentEvent, AgentReport, Exit, RunEnd, Usage, Verdict};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -152,22 +152,6 @@ fn named(kind: AgentKind, name: &str) -> Recorded {
     all().into_iter().find(|r| r.kind == kind && r.row.0 == name).expect(name)
 }
 
-fn profile(kind: AgentKind) -> Profile {
-    Profile {
-        kind,
-        bin: kind.word().into(),
-        model: None,
-        args: Vec::new(),
-        prompt_by: PromptBy::Stdin,
-        output: OutputFormat::Text,
-        resume: Vec::new(),
-        env_pass: Vec::new(),
-        env: BTreeMap::new(),
-        slots: 1,
-        max_turns: None,
-    }
-}
-
 /// How the run of `row` ended: Claude Code answers SIGTERM with status 143, Codex dies of it.
 fn exit(kind: AgentKind, row: &Row) -> Exit {
     match (row.1, kind) {
@@ -189,7 +173,7 @@ fn read(
     previous: Option<Usage>,
     mut size: impl FnMut() -> usize,
 ) -> (Vec<AgentEvent>, AgentReport) {
-    let mut reader = Reader::new(kind, &profile(kind), previous);
+    let mut reader = Reader::new(kind, &Profile::bare(kind), previous);
     let mut events = Vec::new();
     for (stream, bytes) in [(Stream::Out, out), (Stream::Err, err)] {
         let mut rest = bytes;
@@ -435,7 +419,7 @@ proptest! {
         let mut err = r.err.clone();
         damages.iter().for_each(|d| apply(&mut err, d));
         let previous = before.map(|(input, output, cached, cost)| Usage { input, output, cached, cost, turns: u32::MAX, known: true });
-        let mut reader = Reader::new(as_kind, &profile(as_kind), previous);
+        let mut reader = Reader::new(as_kind, &Profile::bare(as_kind), previous);
         let mut events = Vec::new();
         let mut sizes = sizes.iter().cycle();
         for (stream, bytes) in [(Stream::Out, &out), (Stream::Err, &err)] {

@@ -455,7 +455,7 @@ fn four(values: [&Scalar; 4]) -> [u64; 4] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::launch::tests::{launch, profile};
+    use super::super::launch::tests::launch;
     use super::super::reader::tests::{end, read};
     use super::super::{Launch, command};
     use super::*;
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn a_new_run() {
-        let p = Profile { max_turns: Some(40), ..profile(AgentKind::Claude) };
+        let p = Profile { max_turns: Some(40), ..Profile::bare(AgentKind::Claude) };
         let base = Launch { model: Some("claude-sonnet-4-5"), prompt: "--help me", ..launch(&p) };
         let line = command(&base).expect("command");
         let argv = "claude -p --output-format stream-json --verbose --dangerously-skip-permissions --model claude-sonnet-4-5 --max-turns 40";
@@ -485,7 +485,7 @@ mod tests {
 
     #[test]
     fn a_resumed_run() {
-        let p = Profile { args: vec!["--add-dir".into(), "/x".into()], ..profile(AgentKind::Claude) };
+        let p = Profile { args: vec!["--add-dir".into(), "/x".into()], ..Profile::bare(AgentKind::Claude) };
         let line = command(&Launch { session: Some("d96df940-1aa5"), ..launch(&p) }).expect("command");
         let argv = "claude -p --output-format stream-json --verbose --dangerously-skip-permissions --max-turns 300 --resume d96df940-1aa5 --add-dir /x";
         assert_eq!(line.argv.join(" "), argv);

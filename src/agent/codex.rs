@@ -269,7 +269,7 @@ impl Item {
 
 #[cfg(test)]
 mod tests {
-    use super::super::launch::tests::{launch, profile};
+    use super::super::launch::tests::launch;
     use super::super::reader::tests::{end, read};
     use super::super::{Launch, command};
     use super::*;
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_new_and_a_resumed_run() {
-        let p = Profile { env_pass: vec!["SCRIPTED_KEY".into()], ..profile(AgentKind::Codex) };
+        let p = Profile { env_pass: vec!["SCRIPTED_KEY".into()], ..Profile::bare(AgentKind::Codex) };
         let base = Launch { model: Some("gpt-5.5"), prompt: "- first", ..launch(&p) };
         let line = command(&base).expect("command");
         assert_eq!(line.argv.join(" "), format!("{HEAD} -m gpt-5.5 -"));

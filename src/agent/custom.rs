@@ -162,7 +162,7 @@ impl Custom {
 
 #[cfg(test)]
 mod tests {
-    use super::super::launch::tests::{launch, profile};
+    use super::super::launch::tests::launch;
     use super::super::reader::tests::{end, read_with};
     use super::super::{MAX_ARGUMENT, command};
     use super::*;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn custom(by: PromptBy, list: &[&str]) -> Profile {
-        Profile { prompt_by: by, args: args(list), bin: "ag".into(), ..profile(AgentKind::Custom) }
+        Profile { prompt_by: by, args: args(list), bin: "ag".into(), ..Profile::bare(AgentKind::Custom) }
     }
 
     #[test]

@@ -82,8 +82,8 @@ impl AgentError {
     }
 }
 
-/// What every child needs to find its home, its programs and its words.
-const BASE_PASS: [&str; 18] = [
+/// What every child needs to find its home, its programs and its words; by name, from the daemon's environment.
+pub const EVERY_CHILD: [&str; 12] = [
     "HOME",
     "PATH",
     "USER",
@@ -96,13 +96,11 @@ const BASE_PASS: [&str; 18] = [
     "XDG_CONFIG_HOME",
     "XDG_CACHE_HOME",
     "XDG_DATA_HOME",
-    "XDG_STATE_HOME",
-    "HTTPS_PROXY",
-    "https_proxy",
-    "NO_PROXY",
-    "no_proxy",
-    "SSL_CERT_FILE",
 ];
+
+/// What an agent needs beyond that: where it keeps its sessions, and its way to the network.
+const EVERY_AGENT: [&str; 6] =
+    ["XDG_STATE_HOME", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE"];
 
 /// The command line for `launch`, or why there is none.
 pub fn command(launch: &Launch<'_>) -> Result<CommandLine, AgentError> {
@@ -128,7 +126,7 @@ pub fn command(launch: &Launch<'_>) -> Result<CommandLine, AgentError> {
     }
     let mut line = CommandLine { argv: Vec::new(), env: BTreeMap::new(), env_pass: Vec::new(), stdin: None };
     line.env.insert("TERM".into(), "dumb".into());
-    line.env_pass.extend(BASE_PASS.map(String::from));
+    line.env_pass.extend(EVERY_CHILD.iter().chain(&EVERY_AGENT).map(|name| (*name).to_owned()));
     match profile.kind {
         AgentKind::Claude => claude::command(launch, &mut line),
         AgentKind::Codex => codex::command(launch, &mut line),
@@ -188,23 +186,7 @@ fn fits(line: &CommandLine) -> Result<(), AgentError> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::domain::policy::{OutputFormat, PromptBy};
-
-    pub(in crate::agent) fn profile(kind: AgentKind) -> Profile {
-        Profile {
-            kind,
-            bin: kind.word().into(),
-            model: None,
-            args: Vec::new(),
-            prompt_by: PromptBy::Stdin,
-            output: OutputFormat::Text,
-            resume: Vec::new(),
-            env_pass: Vec::new(),
-            env: BTreeMap::new(),
-            slots: 1,
-            max_turns: None,
-        }
-    }
+    use crate::domain::policy::PromptBy;
 
     pub(in crate::agent) fn launch(profile: &Profile) -> Launch<'_> {
         Launch {
@@ -222,7 +204,7 @@ pub(super) mod tests {
 
     #[test]
     fn nothing_of_git_and_of_an_outer_run_is_passed() {
-        let mut p = profile(AgentKind::Claude);
+        let mut p = Profile::bare(AgentKind::Claude);
         p.env_pass =
             ["GIT_DIR", "OVERNIGHT_TOKEN", "HOME", "MY_KEY", "MY_KEY", "", "A=B", "SET"].map(String::from).into();
         p.env = [("GIT_DIR", "/x"), ("GIT_AUTHOR_NAME", "a"), ("OVERNIGHT_RUN", "r"), ("SET", "1")]
@@ -246,7 +228,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_cannot_be_started_is_said_before() {
-        let p = profile(AgentKind::Claude);
+        let p = Profile::bare(AgentKind::Claude);
         for model in ["", "-p", "--help", "a\nb", &"x".repeat(201)] {
             let error = command(&Launch { model: Some(model), ..launch(&p) }).expect_err(model);
             assert!(matches!(error, AgentError::BadModel { .. }), "{error}");
@@ -258,13 +240,13 @@ pub(super) mod tests {
         assert_eq!(command(&Launch { prompt: " \n", ..launch(&p) }), Err(AgentError::EmptyPrompt));
         let p = Profile { bin: String::new(), ..p };
         assert_eq!(command(&launch(&p)), Err(AgentError::NoProgram));
-        let p = Profile { args: vec!["a\0b".into()], ..profile(AgentKind::Codex) };
+        let p = Profile { args: vec!["a\0b".into()], ..Profile::bare(AgentKind::Codex) };
         assert!(matches!(command(&launch(&p)), Err(AgentError::Nul { .. })));
     }
 
     #[test]
     fn a_task_that_does_not_fit_says_nothing_against_its_profile() {
-        let p = Profile { prompt_by: PromptBy::Argument, ..profile(AgentKind::Custom) };
+        let p = Profile { prompt_by: PromptBy::Argument, ..Profile::bare(AgentKind::Custom) };
         let long = "x".repeat(MAX_ARGUMENT + 1);
         let error = command(&Launch { prompt: &long, ..launch(&p) }).expect_err("too long");
         assert!(matches!(error.verdict(&p), Verdict::Unfit { message } if message.contains("131072")));

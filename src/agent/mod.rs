@@ -19,7 +19,7 @@ pub mod question;
 mod reader;
 mod script;
 
-pub use launch::{AgentError, CommandLine, Launch, MAX_ARGUMENT, command};
+pub use launch::{AgentError, CommandLine, EVERY_CHILD, Launch, MAX_ARGUMENT, command};
 pub use reader::{Reader, Stream};
 
 use crate::domain::verdict::AgentEvent;

@@ -259,7 +259,6 @@ fn refused_to_start(err: &str) -> bool {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::launch::tests::profile;
     use super::*;
     use std::time::Duration;
 
@@ -274,7 +273,7 @@ pub(super) mod tests {
         err: &str,
         end: &RunEnd,
     ) -> (Vec<AgentEvent>, AgentReport) {
-        read_with(&profile(kind), out, err, end)
+        read_with(&Profile::bare(kind), out, err, end)
     }
 
     pub(in crate::agent) fn read_with(
@@ -295,7 +294,7 @@ pub(super) mod tests {
         for kind in AgentKind::ALL {
             for (chunk, times) in [("x", 800), ("12%\r", 20), ("{\"a\":[", 150)] {
                 let chunk = chunk.repeat((64 << 10) / chunk.len()).into_bytes();
-                let mut reader = Reader::new(kind, &profile(kind), None);
+                let mut reader = Reader::new(kind, &Profile::bare(kind), None);
                 let mut events = Vec::new();
                 for stream in [Stream::Out, Stream::Err] {
                     for _ in 0..times {
@@ -339,7 +338,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_gap_is_told_and_its_fragment_is_not_shown() {
-        let p = profile(AgentKind::Codex);
+        let p = Profile::bare(AgentKind::Codex);
         let mut reader = Reader::new(p.kind, &p, None);
         let mut events = Vec::new();
         reader.feed(

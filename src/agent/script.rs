@@ -64,15 +64,15 @@ impl Script {
 
 #[cfg(test)]
 mod tests {
-    use super::super::launch::tests::{launch, profile};
+    use super::super::launch::tests::launch;
     use super::super::reader::tests::{end, read};
     use super::super::{Launch, command};
     use super::*;
-    use crate::domain::policy::AgentKind;
+    use crate::domain::policy::{AgentKind, Profile};
 
     #[test]
     fn commands_are_arguments() {
-        let p = profile(AgentKind::Script);
+        let p = Profile::bare(AgentKind::Script);
         let script = ["echo \"$HOME\"; rm -rf '/x'".to_owned(), "-x".to_owned()];
         let line = command(&Launch { script: &script, prompt: "feedback", attempt: 2, ..launch(&p) }).expect("command");
         assert_eq!(line.argv[..4], ["/bin/sh", "-c", PROGRAM, "overnight-script"]);

@@ -80,17 +80,10 @@ fn built_in(kind: AgentKind, slots: u32) -> Profile {
         AgentKind::Script => "/bin/sh",
     };
     Profile {
-        kind,
         bin: bin.to_owned(),
-        model: None,
-        args: Vec::new(),
-        prompt_by: PromptBy::Stdin,
-        output: OutputFormat::Text,
-        resume: Vec::new(),
         env_pass: own.iter().chain(network).map(|s| (*s).to_owned()).collect(),
-        env: BTreeMap::new(),
         slots,
-        max_turns: None,
+        ..Profile::bare(kind)
     }
 }
 

@@ -5,12 +5,11 @@ use crate::agent;
 use crate::config::{Places, Surroundings};
 use crate::decide::Board;
 use crate::decide::board::JournalLine;
-use crate::domain::policy::{AgentKind, OutputFormat, Profile, PromptBy};
+use crate::domain::policy::{AgentKind, Profile};
 use crate::domain::safe;
 use crate::domain::{RunId, TaskId};
 use crate::logging::{self, Guard, Options};
 use crate::process::{self, Piece, Runs};
-use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
@@ -127,7 +126,7 @@ impl Describer {
         let kind = AgentKind::ALL.into_iter().find(|k| k.word() == kind);
         // A script's or custom agent's own words are what one wants to read.
         let kind = kind.filter(|k| matches!(k, AgentKind::Claude | AgentKind::Codex));
-        Self { reader: kind.map(|kind| agent::Reader::new(kind, &bare_profile(kind), None)), held: Vec::new() }
+        Self { reader: kind.map(|kind| agent::Reader::new(kind, &Profile::bare(kind), None)), held: Vec::new() }
     }
 
     /// The lines that a piece completes.
@@ -167,22 +166,6 @@ impl Describer {
         // Of a progress bar only the last state is worth a line.
         let text = text.trim_end_matches(['\n', '\r']);
         Some(safe::line(text.rsplit('\r').next().unwrap_or(text)))
-    }
-}
-
-fn bare_profile(kind: AgentKind) -> Profile {
-    Profile {
-        kind,
-        bin: kind.word().into(),
-        model: None,
-        args: vec![],
-        prompt_by: PromptBy::Stdin,
-        output: OutputFormat::Text,
-        resume: vec![],
-        env_pass: vec![],
-        env: BTreeMap::new(),
-        slots: 1,
-        max_turns: None,
     }
 }
 

@@ -88,26 +88,9 @@ pub struct Shared {
     pub night: Mutex<Option<u64>>,
 }
 
-/// Variables that every child gets; an agent's profile and the project's configuration add to them by name.
-const PASSED: &[&str] = &[
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TZ",
-    "XDG_CONFIG_HOME",
-    "XDG_CACHE_HOME",
-    "XDG_DATA_HOME",
-    "CARGO_HOME",
-    "RUSTUP_HOME",
-    "GOPATH",
-    "GOCACHE",
-    "JAVA_HOME",
-];
+/// Where toolchains keep what they have: every child gets these beside `agent::EVERY_CHILD`; an agent's profile and the
+/// project's configuration add to them by name.
+const TOOLCHAINS: [&str; 5] = ["CARGO_HOME", "RUSTUP_HOME", "GOPATH", "GOCACHE", "JAVA_HOME"];
 
 impl Shared {
     /// Sends an event to the ring; one that is gone needs none.
@@ -130,7 +113,7 @@ impl Shared {
     /// A clean environment: what every child gets, and the variables named, where the daemon has them.
     pub fn base_env(&self, names: &[String]) -> BTreeMap<String, String> {
         let mut env = runs::pass(names, &self.env);
-        for name in PASSED {
+        for name in crate::agent::EVERY_CHILD.iter().chain(&TOOLCHAINS) {
             if let Some(value) = self.env.get(*name) {
                 env.insert((*name).to_owned(), value.clone());
             }

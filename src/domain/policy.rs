@@ -82,6 +82,25 @@ pub struct Profile {
     pub max_turns: Option<u32>,
 }
 
+impl Profile {
+    /// The profile that says least: `kind`'s own program under its plain name, the prompt on stdin, one at once.
+    pub fn bare(kind: AgentKind) -> Self {
+        Self {
+            kind,
+            bin: kind.word().into(),
+            model: None,
+            args: Vec::new(),
+            prompt_by: PromptBy::Stdin,
+            output: OutputFormat::Text,
+            resume: Vec::new(),
+            env_pass: Vec::new(),
+            env: BTreeMap::new(),
+            slots: 1,
+            max_turns: None,
+        }
+    }
+}
+
 /// Limits on one agent run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {

@@ -4,6 +4,7 @@
 //! which drops not even a colour.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 /// `text` with every unsafe character replaced by its escape (`\n`, `\t`, `\u{1b}`), and nothing else changed: what was
 /// there can still be told.
@@ -20,6 +21,22 @@ pub fn shown(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(out)
+}
+
+/// JSON text with every unsafe character as a `\u` escape. Where JSON has them they stand inside strings, in which
+/// the escape means the same.
+pub fn json(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_unsafe(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// Text for one line. Line ends become `\n` and `\r` as two visible characters each, tabs a blank, colour sequences

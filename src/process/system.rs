@@ -1,41 +1,20 @@
-//! The few system calls that have no safe wrapper: boot and start times, signals to a process that is surely the one
+//! The few system calls that have no safe wrapper: start times, signals to a process that is surely the one
 //! meant, and what a process must shed before it becomes a shim or a child. All `unsafe` of this module is here.
 
+use crate::domain::time::millis;
+use crate::host::clock;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
 /// Milliseconds since the machine's start, time asleep included.
 pub(super) fn boottime_ms() -> u64 {
-    #[cfg(target_os = "linux")]
-    let clock = nix::time::ClockId::CLOCK_BOOTTIME;
-    // On macOS the monotonic clock goes on while the machine sleeps.
-    #[cfg(not(target_os = "linux"))]
-    let clock = nix::time::ClockId::CLOCK_MONOTONIC;
-    nix::time::clock_gettime(clock).map_or(0, |t| {
-        let s = u64::try_from(t.tv_sec()).unwrap_or(0);
-        s * 1000 + u64::try_from(t.tv_nsec()).unwrap_or(0) / 1_000_000
-    })
+    clock::boottime().map_or(0, millis)
 }
 
 /// Names this start of the machine.
-#[cfg(target_os = "linux")]
 pub(super) fn boot_id() -> io::Result<String> {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|t| t.trim().to_owned())
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn boot_id() -> io::Result<String> {
-    let mut buf = [0u8; 64];
-    let mut len = buf.len();
-    let name = c"kern.bootsessionuuid";
-    // SAFETY: the buffer and its length belong together, and the name ends in NUL.
-    let rc =
-        unsafe { libc::sysctlbyname(name.as_ptr(), buf.as_mut_ptr().cast(), &raw mut len, std::ptr::null_mut(), 0) };
-    if rc != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(String::from_utf8_lossy(&buf[..len]).trim_end_matches('\0').to_owned())
+    clock::boot_id().map_err(io::Error::other)
 }
 
 /// When `pid` started, in an opaque unit: with the boot id it tells a process from a later one of the same number.

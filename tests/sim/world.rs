@@ -3,17 +3,18 @@
 mod act;
 mod make;
 
+use crate::model::{self, Disk, loaded};
 use crate::rng::Rng;
 use make::{policy, wishes};
 use overnight::decide::ask::{Ask, Place, Program, ProjectAsk, Record, Reply, RunOrder, TaskAsk};
-use overnight::decide::board::{Night, Project, Target};
+use overnight::decide::board::Target;
 use overnight::decide::event::{Concluded, Progress, RequestId, Started, WishEdit, WishNews, Work, Worktree};
 use overnight::decide::{Answer, Board, Event, Request, SideAnswer, Task, explain, publish};
 use overnight::domain::chain::{Chain, Check, Command, OnFailure, Step, When};
 use overnight::domain::lease::Held;
 use overnight::domain::phase::{Phase, StopCause, StopStage, WaitFor};
-use overnight::domain::policy::{AgentKind, Limits, MergePolicy, OutputFormat, Policy, Profile, PromptBy};
-use overnight::domain::task::{Wish, WishStatus, WishVerb};
+use overnight::domain::policy::{AgentKind, Limits, MergePolicy, Policy, Profile};
+use overnight::domain::task::{Wish, WishStatus};
 use overnight::domain::verdict::{AgentEvent, AgentReport, Exit, RunEnd, Survivor, Usage, Verdict};
 use overnight::domain::{Epoch, Mono, Now, Oid, ProjectId, RunId, TaskId, TaskPath, Wall};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,16 +52,6 @@ enum Effect {
     None,
     Good,
     Bad,
-}
-
-/// Rows as values; they go through their written form when they are loaded, which is when it matters.
-#[derive(Default)]
-struct Disk {
-    tasks: BTreeMap<TaskId, Task>,
-    ended: BTreeMap<TaskId, Concluded>,
-    projects: BTreeMap<ProjectId, Project>,
-    paused: bool,
-    night: Option<Night>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -210,10 +201,6 @@ pub struct World {
 
 fn oid(n: u64) -> Oid {
     Oid::parse(&format!("{n:040x}")).unwrap()
-}
-
-fn loaded<T: serde::Serialize + serde::de::DeserializeOwned>(row: &T) -> T {
-    serde_json::from_str(&serde_json::to_string(row).unwrap()).unwrap()
 }
 
 fn end(exit: Exit) -> RunEnd {
@@ -489,30 +476,7 @@ impl World {
     }
 
     fn save(&mut self) {
-        let changes = self.board.changes();
-        for (id, task) in changes.tasks {
-            match task {
-                Some(task) => drop(self.disk.tasks.insert(id.clone(), task.clone())),
-                None => drop(self.disk.tasks.remove(id)),
-            }
-        }
-        for (id, ended, _) in changes.ended {
-            match ended {
-                Some(one) => drop(self.disk.ended.insert(id.clone(), one.clone())),
-                None => drop(self.disk.ended.remove(id)),
-            }
-        }
-        for (id, project) in changes.projects {
-            if let Some(project) = project {
-                self.disk.projects.insert(id.clone(), project.clone());
-            }
-        }
-        if let Some(paused) = changes.paused {
-            self.disk.paused = paused;
-        }
-        if let Some(night) = changes.night {
-            self.disk.night = night.clone();
-        }
+        self.disk.save(self.board.changes());
         self.board.saved();
         if self.rng.chance(3) {
             self.check_disk();
@@ -558,13 +522,7 @@ impl World {
                 run.report = None;
             }
         }
-        self.board = Board::load(
-            self.disk.tasks.values().map(loaded),
-            self.disk.ended.iter().map(|(id, one)| (id.clone(), loaded(one))),
-            self.disk.projects.iter().map(|(id, project)| (id.clone(), loaded(project))),
-            self.disk.paused,
-            self.disk.night.clone(),
-        );
+        self.board = self.disk.load();
         let runs = self.runs.iter().filter(|(_, r)| !r.followed).map(|(id, _)| id.clone()).collect();
         let started = Started { same_boot: !reboot, only_serve: false, runs, slots: SLOTS };
         self.turn(Event::Started(started));

@@ -2,14 +2,14 @@
 //! whatever the story has taken over with `by-hand`.
 
 use crate::line::Line;
+use crate::model;
 use crate::play::{Run, Story};
 use overnight::decide::ask::{Ask, Place, Program, ProjectAsk, RunOrder, TaskAsk};
-use overnight::decide::event::{Concluded, WishEdit, WishNews, Work, Worktree};
+use overnight::decide::event::{Concluded, WishNews, Work, Worktree};
 use overnight::decide::{Answer, Event, SideAnswer};
 use overnight::domain::lease::Held;
 use overnight::domain::phase::StopStage;
 use overnight::domain::status::{Reason, ReasonClass};
-use overnight::domain::task::{Wish, WishStatus, WishVerb};
 use overnight::domain::verdict::{AgentReport, Exit, RunEnd, Usage, Verdict};
 use overnight::domain::{Epoch, Oid, ProjectId, RunId, TaskId, Wall};
 use std::time::Duration;
@@ -231,7 +231,7 @@ impl Story {
             }
             ProjectAsk::Edit { id, path, edit, retry } => {
                 let task = TaskId { project: project.clone(), path };
-                self.edit(&task, &edit, retry);
+                model::edit(self.wishes.entry(task.clone()).or_default(), &edit, retry);
                 self.side(project, epoch, SideAnswer::Edited { id });
                 return self.news(&task);
             }
@@ -253,20 +253,6 @@ impl Story {
         // The tree of a tip is one thing however often it is looked at.
         let tree = self.named(&format!("tree of {tip}"));
         SideAnswer::TargetReady { tip, base, tree }
-    }
-
-    fn edit(&mut self, task: &TaskId, edit: &WishEdit, retry: u32) {
-        let wish = self.wishes.entry(task.clone()).or_default();
-        match edit {
-            WishEdit::Abort => wish.wish = Some(WishVerb::Abort),
-            WishEdit::Retry | WishEdit::Answer(_) => (wish.retry, wish.wish) = (retry, None),
-            WishEdit::Approve => wish.review = false,
-            WishEdit::Enqueue => wish.status = WishStatus::Queued,
-            WishEdit::Priority(n) => wish.priority = *n,
-            WishEdit::Create { text } => {
-                *wish = Wish { title: text.clone(), status: WishStatus::Queued, ..Wish::default() };
-            }
-        }
     }
 
     /// The state repo's news about one task.

@@ -5,6 +5,9 @@
 #![expect(unreachable_pub, reason = "a test crate has no outside")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "../model/mod.rs"]
+mod model;
+
 mod hands;
 mod line;
 mod play;

@@ -2,11 +2,12 @@
 //! next line is read.
 
 use crate::line::Line;
+use crate::model::Disk;
 use crate::shown;
 use overnight::decide::event::{Concluded, Progress, RequestId, Started, WishEdit, WishNews};
-use overnight::decide::{Board, Event, Project, Request, Task, explain, publish};
+use overnight::decide::{Board, Event, Request, explain, publish};
 use overnight::domain::chain::{Chain, Check, Command, OnFailure, Step, When};
-use overnight::domain::policy::{AgentKind, Limits, MergePolicy, OutputFormat, Policy, Profile, PromptBy};
+use overnight::domain::policy::{AgentKind, Limits, MergePolicy, Policy, Profile};
 use overnight::domain::task::{Wish, WishStatus};
 use overnight::domain::verdict::{AgentEvent, AgentReport, RunEnd};
 use overnight::domain::{Epoch, Mono, Now, Oid, ProjectId, RunId, TaskId, TaskPath, Wall, time};
@@ -26,20 +27,12 @@ pub struct Run {
 }
 
 #[derive(Default)]
-struct Disk {
-    tasks: BTreeMap<TaskId, Task>,
-    ended: BTreeMap<TaskId, Concluded>,
-    projects: BTreeMap<ProjectId, Project>,
-    paused: bool,
-    night: Option<overnight::decide::board::Night>,
-    full: bool,
-}
-
-#[derive(Default)]
 pub struct Story {
     out: String,
     board: Board,
     disk: Disk,
+    /// Nothing can be saved.
+    disk_full: bool,
     pub running: bool,
     mono: u64,
     pub wall: i64,
@@ -135,7 +128,7 @@ impl Story {
                 self.pass(time::parse_duration(line.word(0)).unwrap());
                 self.queue.push_back(Event::Wake);
             }
-            "disk" => self.disk.full = line.has("full"),
+            "disk" => self.disk_full = line.has("full"),
             "terminate" => self.queue.push_back(Event::Terminate { stop_agents: line.has("agents") }),
             "show" => self.show(),
             _ => self.request(line),
@@ -215,14 +208,7 @@ impl Story {
         for run in self.runs.values_mut() {
             run.followed = false;
         }
-        let disk = &self.disk;
-        self.board = Board::load(
-            disk.tasks.values().map(saved),
-            disk.ended.clone(),
-            disk.projects.iter().map(|(id, p)| (id.clone(), saved(p))),
-            disk.paused,
-            disk.night.clone(),
-        );
+        self.board = self.disk.load();
         self.running = true;
         // Folders of runs that were settled are gone.
         let open: BTreeSet<RunId> = self
@@ -320,12 +306,13 @@ impl Story {
         let now = self.now();
         self.board.turn(event, now);
         self.board.settle(now);
-        if self.disk.full {
+        if self.disk_full {
             self.board.roll_back();
             self.say("  (not saved, rolled back)".into());
             return false;
         }
-        self.save();
+        self.disk.save(self.board.changes());
+        self.board.saved();
         for line in self.board.take_journal() {
             self.say(shown::journal(&line));
         }
@@ -338,34 +325,6 @@ impl Story {
             self.act(ask);
         }
         true
-    }
-
-    fn save(&mut self) {
-        let changes = self.board.changes();
-        for (id, task) in changes.tasks {
-            match task {
-                Some(task) => drop(self.disk.tasks.insert(id.clone(), task.clone())),
-                None => drop(self.disk.tasks.remove(id)),
-            }
-        }
-        for (id, ended, _) in changes.ended {
-            match ended {
-                Some(one) => drop(self.disk.ended.insert(id.clone(), one.clone())),
-                None => drop(self.disk.ended.remove(id)),
-            }
-        }
-        for (id, project) in changes.projects {
-            if let Some(project) = project {
-                self.disk.projects.insert(id.clone(), project.clone());
-            }
-        }
-        if let Some(paused) = changes.paused {
-            self.disk.paused = paused;
-        }
-        if let Some(night) = changes.night {
-            self.disk.night = night.clone();
-        }
-        self.board.saved();
     }
 
     fn show(&mut self) {
@@ -385,11 +344,6 @@ impl Story {
         lines.push(format!("  {idle}"));
         lines.into_iter().for_each(|line| self.say(line));
     }
-}
-
-/// As a value comes back from disk.
-fn saved<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
-    serde_json::from_str(&serde_json::to_string(value).unwrap()).unwrap()
 }
 
 /// `name`, `name:retry`, `name:log`, `name:success`, `name:failure`.
@@ -420,19 +374,7 @@ fn policy(line: &Line, before: Option<&Policy>) -> Policy {
     let check =
         |name: &String| Check { name: name.clone(), run: Command::Shell(format!("just {name}")), timeout: s(600) };
     let steps = |key: &str| line.list(key).unwrap_or_default().iter().map(|t| step(t)).collect();
-    let profile = |slots: u32| Profile {
-        kind: AgentKind::Claude,
-        bin: "claude".into(),
-        model: None,
-        args: vec![],
-        prompt_by: PromptBy::Stdin,
-        output: OutputFormat::Text,
-        resume: vec![],
-        env_pass: vec![],
-        env: BTreeMap::new(),
-        slots,
-        max_turns: None,
-    };
+    let profile = |slots: u32| Profile { slots, ..Profile::bare(AgentKind::Claude) };
     let number = before.map_or(1, |p| p.hash.len() - 5);
     let agents = [("claude", line.number("profile").unwrap_or(8)), ("codex", 8)];
     Policy {

@@ -374,7 +374,7 @@ impl World {
                 SideAnswer::Landed { base: "main".into(), tip, how: "fast-forward".into() }
             }
             ProjectAsk::Edit { id, path, edit, retry } => {
-                self.edit_file(&path, &edit, retry);
+                model::edit(self.wishes.get_mut(&path).unwrap(), &edit, retry);
                 let mut news = WishNews::default();
                 news.wishes.insert(path.clone(), self.wishes.get(&path).cloned());
                 self.totals.retried += u64::from(edit == WishEdit::Retry);
@@ -386,18 +386,6 @@ impl World {
         };
         let delay = self.delay();
         self.post(delay, Event::Side { project: self.project.clone(), epoch, answer });
-    }
-
-    fn edit_file(&mut self, path: &TaskPath, edit: &WishEdit, retry: u32) {
-        let wish = self.wishes.get_mut(path).unwrap();
-        match edit {
-            WishEdit::Abort => wish.wish = Some(WishVerb::Abort),
-            WishEdit::Retry | WishEdit::Answer(_) => (wish.retry, wish.wish) = (retry, None),
-            WishEdit::Approve => wish.review = false,
-            WishEdit::Enqueue => wish.status = WishStatus::Queued,
-            WishEdit::Priority(n) => wish.priority = *n,
-            WishEdit::Create { .. } => {}
-        }
     }
 
     fn prepare_target(&mut self) -> SideAnswer {

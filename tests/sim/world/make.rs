@@ -20,19 +20,7 @@ pub(super) fn policy(rng: &mut Rng) -> Policy {
         background: some("background", OnFailure::Log),
         finally: some("finally", OnFailure::Log),
     };
-    let profile = Profile {
-        kind: AgentKind::Claude,
-        bin: "claude".into(),
-        model: None,
-        args: vec![],
-        prompt_by: PromptBy::Stdin,
-        output: OutputFormat::Text,
-        resume: vec![],
-        env_pass: vec![],
-        env: BTreeMap::new(),
-        slots: 2 + rng.below(3) as u32,
-        max_turns: None,
-    };
+    let profile = Profile { slots: 2 + rng.below(3) as u32, ..Profile::bare(AgentKind::Claude) };
     Policy {
         hash: "sha256:one".into(),
         base: "main".into(),
