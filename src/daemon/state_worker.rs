@@ -150,17 +150,14 @@ impl StateWorker {
                 }
             }
         }
-        if !claims.is_empty() && self.ctx.state.remote().is_some() {
-            // It reads the record, and what is new there is told.
-            look.get_or_insert(false);
-        }
+        // A claim at a remote reads the record, and what is new there is told.
+        let read = !claims.is_empty() && self.ctx.state.remote().is_some() || !writes.is_empty();
         self.claim(claims).await;
-        let wrote = !writes.is_empty();
         self.write(writes).await;
         match look {
             Some(whole) => self.look(whole).await,
-            // What we wrote ourselves says nothing new of the person's folder.
-            None if wrote => self.read_wishes(false),
+            // That says nothing new of the person's folder.
+            None if read => self.read_wishes(false),
             None => {}
         }
     }
