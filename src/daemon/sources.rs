@@ -2,29 +2,33 @@
 //! remote (polled), and signals. A watch that cannot be had is said once and polled for instead.
 
 use super::Shared;
-use super::project::ProjectCtx;
+use super::project::{ProjectCtx, lock};
 use super::state_worker::StateOp;
 use crate::decide::Event;
 use notify::{RecursiveMode, Watcher as _};
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
+/// What people write in a task's folder.
+const WISH: &str = "README.md";
 /// The poll behind the watch, and the pace without one.
 const POLL: Duration = Duration::from_secs(30);
 const POLL_UNWATCHED: Duration = Duration::from_secs(5);
 /// Saves that come together are read together.
 const SETTLE: Duration = Duration::from_millis(25);
-/// Folders watched at most; more are polled for.
-const FOLDERS: usize = 4000;
+/// Folders watched at most, by a share of what the system lets one user watch; more are polled for.
+const FOLDERS: usize = 50_000;
+const SHARE: usize = 4;
 
 /// Watches one project until the daemon ends. Gives whether it is watched.
 pub(super) fn watch(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>) -> bool {
-    let (touched, mut touches) = mpsc::channel::<()>(1);
-    let folders = Arc::new(AtomicBool::new(false));
-    let watcher = match start_watch(&ctx.state_folder, touched, folders.clone()) {
+    let (wake, mut wakes) = mpsc::channel::<()>(1);
+    let touched = Arc::new(Mutex::new(Touched::default()));
+    let watcher = match start_watch(&ctx.state_folder, wake, touched.clone()) {
         Ok(watcher) => Some(watcher),
         Err(why) => {
             tracing::warn!(project = %ctx.id, "{why}; polling every {} s instead", POLL_UNWATCHED.as_secs());
@@ -43,15 +47,13 @@ pub(super) fn watch(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>) -> bool {
         loop {
             tokio::select! {
                 _ = closed.changed() => return,
-                Some(()) = touches.recv() => {
+                Some(()) = wakes.recv() => {
                     tokio::time::sleep(SETTLE).await;
-                    // A file written right after its folder was made loses its event: the folder is looked at as a whole.
-                    if folders.swap(false, Ordering::AcqRel)
-                        && let Some(watcher) = &mut watcher {
-                            add_folders(watcher, &ctx.state_folder.join("tasks"));
-                        }
-                    while touches.try_recv().is_ok() {}
-                    let _ = ops.send(StateOp::Look { whole: false });
+                    while wakes.try_recv().is_ok() {}
+                    let touched = std::mem::take(&mut *lock(&touched));
+                    if let Some(op) = touched.op(&ctx.state_folder, watcher.as_mut()) {
+                        let _ = ops.send(op);
+                    }
                 }
                 _ = poll.tick() => {
                     let op = if ctx.state.remote().is_some() { StateOp::Fetch } else { StateOp::Look { whole: false } };
@@ -84,8 +86,8 @@ pub(super) fn poll_remote(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, pace: Dur
 /// A watch on the folders of tasks and on the branch, never on what the daemon itself reads all the time.
 fn start_watch(
     folder: &Path,
-    touched: mpsc::Sender<()>,
-    folders: Arc<AtomicBool>,
+    wake: mpsc::Sender<()>,
+    touched: Arc<Mutex<Touched>>,
 ) -> Result<notify::RecommendedWatcher, String> {
     let words = |e: notify::Error| match &e.kind {
         // inotify says "no space left on device" when it means watches.
@@ -99,17 +101,17 @@ fn start_watch(
         _ => format!("the state folder cannot be watched: {e}"),
     };
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        let made = match event {
-            // Our own reads are events too; they say nothing new.
-            Ok(event) if event.kind.is_access() => return,
-            Ok(event) => event.need_rescan() || matches!(event.kind, notify::EventKind::Create(_)),
-            Err(_) => true,
-        };
-        if made {
-            folders.store(true, Ordering::Release);
+        {
+            let mut touched = lock(&touched);
+            match event {
+                // Our own reads are events too; they say nothing new.
+                Ok(event) if event.kind.is_access() => return,
+                Ok(event) if !event.need_rescan() => touched.paths.extend(event.paths),
+                Ok(_) | Err(_) => touched.lost = true,
+            }
         }
         // A full channel holds a wake-up already.
-        let _ = touched.try_send(());
+        let _ = wake.try_send(());
     })
     .map_err(words)?;
     let git = folder.join(".git");
@@ -119,7 +121,7 @@ fn start_watch(
         }
     }
     let below = folders_below(&folder.join("tasks"));
-    if below.len() > FOLDERS {
+    if below.len() > most_folders() {
         return Err(format!("{} task folders are more than are watched", below.len()));
     }
     for place in below {
@@ -128,11 +130,53 @@ fn start_watch(
     Ok(watcher)
 }
 
-fn add_folders(watcher: &mut notify::RecommendedWatcher, tasks: &Path) {
-    for place in folders_below(tasks).into_iter().take(FOLDERS) {
-        // Watching a folder twice is no second watch; one that cannot be had is covered by the poll.
-        let _ = watcher.watch(&place, RecursiveMode::NonRecursive);
+/// What the watch saw since it was last asked.
+#[derive(Default)]
+struct Touched {
+    paths: BTreeSet<PathBuf>,
+    /// Events were lost: anything may have changed.
+    lost: bool,
+}
+
+impl Touched {
+    /// What to look at. New folders are watched from now on, and looked at as a whole: a file that was written right
+    /// after its folder was made loses its event.
+    fn op(self, folder: &Path, mut watcher: Option<&mut notify::RecommendedWatcher>) -> Option<StateOp> {
+        let tasks = folder.join("tasks");
+        if self.lost || self.paths.contains(&tasks) {
+            return Some(StateOp::Look { whole: false });
+        }
+        let mut files = BTreeSet::new();
+        let mut branches = false;
+        for path in self.paths {
+            branches |= !path.starts_with(&tasks);
+            if path.starts_with(&tasks) && path.is_dir() {
+                let mut below = folders_below(&path);
+                below.push(path);
+                for place in below {
+                    if let Some(watcher) = &mut watcher {
+                        // Watching twice is no second watch; one that cannot be had is covered by the poll.
+                        let _ = watcher.watch(&place, RecursiveMode::NonRecursive);
+                    }
+                    files.extend(from_top(folder, &place.join(WISH)));
+                }
+            } else if path.starts_with(&tasks) && path.file_name().is_some_and(|name| name == WISH) {
+                // Everything else there is written by the daemon.
+                files.extend(from_top(folder, &path));
+            }
+        }
+        (branches || !files.is_empty()).then_some(StateOp::Touched(files))
     }
+}
+
+fn from_top(folder: &Path, path: &Path) -> Option<Vec<u8>> {
+    Some(path.strip_prefix(folder).ok()?.as_os_str().as_bytes().to_vec())
+}
+
+/// How many folders are watched at most.
+fn most_folders() -> usize {
+    let limit = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches").ok();
+    limit.and_then(|text| text.trim().parse::<usize>().ok()).map_or(FOLDERS, |limit| FOLDERS.min(limit / SHARE))
 }
 
 /// All folders below, links not followed.

@@ -10,13 +10,45 @@ use crate::git::folder_update::{BroughtUp, Imported};
 use crate::git::state_absorb::Peer;
 use crate::git::state_commit::Change;
 use crate::git::state_publish::{Batch, Pending, PublishOutcome};
+use std::collections::BTreeSet;
 use tokio::time::Instant;
+
+/// How often refused files are judged anew in one look; each time brings one more step of a chain of references.
+const ROUNDS: usize = 20;
 
 impl StateWorker {
     /// Takes in what the person's folder has, and reads the wishes.
     pub(super) async fn look(&mut self, whole: bool) {
-        self.imported = self.take_in_folder().await;
+        self.take_in_commits().await;
+        self.import_edits(None).await;
         self.read_wishes(whole);
+        self.look_at_refused().await;
+    }
+
+    /// Takes in the person's commits and these files alone: a look at all files takes as long as there are many.
+    pub(super) async fn look_at(&mut self, files: BTreeSet<Vec<u8>>) {
+        self.take_in_commits().await;
+        if !files.is_empty() {
+            self.import_edits(Some(&files)).await;
+        }
+        self.read_wishes(false);
+        self.look_at_refused().await;
+    }
+
+    /// A file may name a task that was saved with it, or after it: as long as there are new tasks, those that were refused
+    /// are judged once more.
+    async fn look_at_refused(&mut self) {
+        let mut tasks = self.reader.tasks();
+        for _ in 0..ROUNDS {
+            let files: BTreeSet<_> =
+                self.reader.folder_invalid.keys().map(|place| place.clone().into_bytes()).collect();
+            if files.is_empty() || std::mem::replace(&mut self.tasks, tasks) == tasks {
+                return;
+            }
+            self.import_edits(Some(&files)).await;
+            self.read_wishes(false);
+            tasks = self.reader.tasks();
+        }
     }
 
     /// Tells the board what is wished now. The folder has to follow.
@@ -32,10 +64,10 @@ impl StateWorker {
         self.behind.get_or_insert_with(Instant::now);
     }
 
-    /// Commits and uncommitted task files of the person's folder go into our clone, and from there to the authority.
-    async fn take_in_folder(&mut self) -> Vec<Imported> {
+    /// Commits of the person's folder go into our clone, and from there to the authority.
+    async fn take_in_commits(&mut self) {
         let ctx = self.ctx.clone();
-        let Some(folder) = &ctx.folder else { return vec![] };
+        let Some(folder) = &ctx.folder else { return };
         let tip = project::tip(&ctx.state);
         match folder.status(tip.as_ref()) {
             Ok(status) if status.busy.is_none() && status.branch.as_deref() == Some("refs/heads/main") => {
@@ -54,7 +86,6 @@ impl StateWorker {
                 tracing::warn!(project = %ctx.id, "the state folder could not be looked at: {}", super::chain(&e))
             }
         }
-        self.import_edits().await
     }
 
     /// What was taken in goes to the remote, if there is one.
@@ -72,21 +103,32 @@ impl StateWorker {
     }
 
     /// Valid task files that are saved in the folder and not committed there.
-    async fn import_edits(&mut self) -> Vec<Imported> {
+    /// All, or these only.
+    async fn import_edits(&mut self, files: Option<&BTreeSet<Vec<u8>>>) {
         let ctx = self.ctx.clone();
-        let Some(folder) = &ctx.folder else { return vec![] };
-        let scan = match folder.scan_wishes(None) {
+        let Some(folder) = &ctx.folder else { return };
+        let scan = match folder.scan_wishes(files.map(|f| f.iter().cloned().collect::<Vec<_>>()).as_deref()) {
             Ok(scan) => scan,
             Err(e) => {
                 tracing::warn!(project = %ctx.id, "the state folder could not be read: {}", super::chain(&e));
-                return vec![];
+                return;
             }
         };
         let tip = project::tip(&ctx.state);
-        let mut imported = Vec::new();
         let mut changes = Vec::new();
         let mut names = Vec::new();
-        self.reader.folder_invalid.clear();
+        match files {
+            None => {
+                self.reader.folder_invalid.clear();
+                self.imported.clear();
+            }
+            Some(files) => {
+                files
+                    .iter()
+                    .for_each(|file| drop(self.reader.folder_invalid.remove(&crate::domain::safe::bytes(file))));
+                self.imported.retain(|i| !files.contains(&i.path));
+            }
+        }
         for (path, why) in &scan.skipped {
             self.reader.refuse_folder_file(path, why);
         }
@@ -97,7 +139,7 @@ impl StateWorker {
                     changes.push(Change::write(edit.path.clone(), edit.bytes));
                     names.push(task.to_string());
                 }
-                imported.push(Imported { path: edit.path, blob: edit.blob });
+                self.imported.push(Imported { path: edit.path, blob: edit.blob });
             }
         }
         if !changes.is_empty() {
@@ -113,7 +155,6 @@ impl StateWorker {
                 Err(e) => tracing::error!(project = %ctx.id, "task files could not be taken in: {}", super::chain(&e)),
             }
         }
-        imported
     }
 
     /// Brings the person's folder up to what we have.

@@ -15,6 +15,7 @@ use crate::git::folder_update::Imported;
 use crate::git::state_absorb::Peer;
 use crate::git::state_publish::{Batch, Op, OpResult, Pending, PublishOutcome};
 use crate::text::board_file::Row;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -58,6 +59,8 @@ pub enum StateOp {
     Look {
         whole: bool,
     },
+    /// Look at the person's branch, and at these files of the folder alone, by their paths from its top.
+    Touched(BTreeSet<Vec<u8>>),
     /// Ask the remote for what is new.
     Fetch,
     /// Everything before this is done: say so, and end.
@@ -73,6 +76,8 @@ pub struct StateWorker {
     /// Uncommitted task files that the last look at the folder found, and since when the folder may be behind.
     pub(super) imported: Vec<Imported>,
     pub(super) behind: Option<Instant>,
+    /// Tasks that there were when files were refused last.
+    pub(super) tasks: usize,
     /// What the last look at the folder left alone, so that it is said once.
     pub(super) left_alone: Option<String>,
 }
@@ -87,6 +92,7 @@ impl StateWorker {
             reader: WishReader::default(),
             imported: Vec::new(),
             behind: None,
+            tasks: 0,
             left_alone: None,
         }
     }
@@ -127,38 +133,41 @@ impl StateWorker {
         ops.recv().await
     }
 
-    /// Does a batch in its order, as few exchanges as that allows.
+    /// Does a batch: claims in one exchange, all that is to be written in another.
     async fn serve(&mut self, batch: Vec<StateOp>) {
-        let mut claims = Vec::new();
+        let (mut claims, mut late) = (Vec::new(), Vec::new());
         let mut writes = Vec::new();
         let mut look = None;
+        let mut touched = None;
         for op in batch {
             match op {
                 StateOp::Claim { task, epoch } => {
-                    // What was to be written before this claim is written before it.
-                    self.write(std::mem::take(&mut writes)).await;
-                    claims.push((task, epoch));
+                    // What was to be written of a task before its claim is written before it; of other tasks it matters not.
+                    let of_it = |w: &StateOp| matches!(w, StateOp::Record { task: t, .. } if *t == task);
+                    let behind = writes.iter().any(of_it);
+                    (if behind { &mut late } else { &mut claims }).push((task, epoch));
                 }
                 StateOp::Look { whole } => look = Some(look.unwrap_or(false) || whole),
+                StateOp::Touched(files) => touched.get_or_insert_with(BTreeSet::new).extend(files),
                 StateOp::Fetch => {
                     self.fetch().await;
                     look.get_or_insert(false);
                 }
-                write => {
-                    self.claim(std::mem::take(&mut claims)).await;
-                    writes.push(write);
-                }
+                write => writes.push(write),
             }
         }
         // A claim at a remote reads the record, and what is new there is told.
-        let read = !claims.is_empty() && self.ctx.state.remote().is_some() || !writes.is_empty();
+        let claimed = !claims.is_empty() || !late.is_empty();
+        let read = claimed && self.ctx.state.remote().is_some() || !writes.is_empty();
         self.claim(claims).await;
         self.write(writes).await;
-        match look {
-            Some(whole) => self.look(whole).await,
+        self.claim(late).await;
+        match (look, touched) {
+            (Some(whole), _) => self.look(whole).await,
+            (None, Some(files)) => self.look_at(files).await,
             // That says nothing new of the person's folder.
-            None if read => self.read_wishes(false),
-            None => {}
+            (None, None) if read => self.read_wishes(false),
+            (None, None) => {}
         }
     }
 
@@ -392,7 +401,8 @@ impl StateWorker {
                     Err(why) => SideAnswer::Failed { why },
                 },
             ),
-            StateOp::Claim { .. } | StateOp::Look { .. } | StateOp::Fetch | StateOp::Close(_) => {}
+            StateOp::Claim { .. } | StateOp::Look { .. } | StateOp::Touched(_) | StateOp::Fetch | StateOp::Close(_) => {
+            }
         }
     }
 
@@ -484,7 +494,8 @@ fn build(
                 Err(why) => refusals.push((*i, why)),
             },
             StateOp::Boards { boards, .. } => batch.changes.extend(records::boards(boards)),
-            StateOp::Claim { .. } | StateOp::Look { .. } | StateOp::Fetch | StateOp::Close(_) => {}
+            StateOp::Claim { .. } | StateOp::Look { .. } | StateOp::Touched(_) | StateOp::Fetch | StateOp::Close(_) => {
+            }
         }
     }
     let subject = match lines.as_slice() {

@@ -21,6 +21,11 @@ pub(super) struct WishReader {
 }
 
 impl WishReader {
+    /// How many tasks there are.
+    pub(super) fn tasks(&self) -> usize {
+        self.known.len()
+    }
+
     /// The news since the last reading; `None` when there is none. `whole` reads everything afresh.
     pub(super) fn read(&mut self, state: &StateRepo, whole: bool) -> Result<Option<WishNews>, StateError> {
         let Some(tip) = state.tip()? else { return Ok(Some(WishNews { whole: true, ..WishNews::default() })) };
