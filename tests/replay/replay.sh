@@ -31,6 +31,7 @@ done
 top=$(cd "$(dirname "$0")/../.." && pwd)
 bin=${OVERNIGHT:-$top/target/release/overnight}
 [ -x "$bin" ] || bin=$top/target/debug/overnight
+[ -x "$bin" ] && bin=$(cd "$(dirname "$bin")" && pwd)/$(basename "$bin")
 [ -x "$bin" ] || die "build overnight first, or name it in OVERNIGHT"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/overnight-replay.XXXXXX")
