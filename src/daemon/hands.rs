@@ -68,7 +68,10 @@ fn notice(project: &ProjectId, task: Option<&crate::domain::TaskPath>, kind: Not
     let task = task.map(ToString::to_string).unwrap_or_default();
     let text = crate::domain::safe::line(text);
     match kind {
-        NoticeKind::NightDone => tracing::info!(%project, task, "{text}"),
+        NoticeKind::NightDone => {
+            tracing::info!(%project, task, "{text}");
+            crate::host::give_memory_back();
+        }
         NoticeKind::NeedsYou | NoticeKind::ProfileUnusable | NoticeKind::BaseRed | NoticeKind::Alarm => {
             tracing::warn!(%project, task, kind = ?kind, "{text}");
         }

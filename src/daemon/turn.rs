@@ -299,6 +299,7 @@ impl Ring {
     /// One turn over a batch of events.
     pub(super) async fn process(&mut self, batch: Vec<Event>) {
         let now = crate::host::clock::now();
+        let whole = batch.iter().any(|e| matches!(e, Event::Wishes { news, .. } if news.whole));
         for event in &batch {
             self.board.turn(event.clone(), now);
         }
@@ -339,6 +340,9 @@ impl Ring {
                     self.backlog.push(Event::Wake);
                 }
             }
+        }
+        if whole {
+            crate::host::give_memory_back();
         }
     }
 

@@ -275,7 +275,9 @@ impl Git {
     }
 
     fn command(&self) -> tokio::process::Command {
-        let mut c = tokio::process::Command::new("git");
+        // With its full path: std looks a bare name up on a PATH that it was given only after a fork, and a fork copies the
+        // page tables of all that the daemon holds in memory.
+        let mut c = tokio::process::Command::new(program());
         c.current_dir(&self.at).kill_on_drop(true).process_group(0);
         c.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
         c.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -316,6 +318,16 @@ impl Git {
         c.args(&self.args);
         c
     }
+}
+
+/// Where git is, as the PATH says now; the bare name where it is nowhere, for the error that says so.
+fn program() -> PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    let runs = |at: &PathBuf| at.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // A relative entry would be another folder in each repository.
+    let folders = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
+    folders.map(|folder| folder.join("git")).find(runs).unwrap_or_else(|| "git".into())
 }
 
 #[cfg(test)]

@@ -17,6 +17,15 @@ pub enum HostError {
     Disk { path: PathBuf, source: io::Error },
 }
 
+/// Gives memory that is free again back to the system, after something large was read.
+pub fn give_memory_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: the allocator's own function, safe to call from any thread at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// The machine's name, for people.
 pub fn machine() -> String {
     let name = nix::unistd::gethostname().ok().and_then(|n| n.into_string().ok());
