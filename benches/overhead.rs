@@ -93,8 +93,8 @@ fn start() {
             if n > 0 {
                 took.push(float(at / 1_000_000 - times[&name].saved));
             }
-            // What the last one left to do is over; a person does not save a task every second.
-            std::thread::sleep(Duration::from_millis(400));
+            // What the last one left to do is over: its board, and the folder brought up.
+            std::thread::sleep(Duration::from_secs(1));
         }
         took.sort_by(f64::total_cmp);
         let name = format!("{planning} other tasks");
