@@ -6,7 +6,7 @@ use super::profile::{MAX_SLOTS, agents};
 use super::walk::{At, Doc, Either, Section, Span};
 use super::{MAX_BYTES, Problem, ProjectConfig};
 use crate::domain::chain::{Chain, Check, Command, OnFailure, Step, When};
-use crate::domain::policy::{AgentKind, Limits, MergePolicy, Policy};
+use crate::domain::policy::{AgentKind, Limits, MergePolicy, Policy, Protect};
 use crate::domain::{ProjectId, Slug};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -163,6 +163,7 @@ fn read(root: &Section<'_, '_>, bytes: &[u8]) -> Option<ProjectConfig> {
     let chain = root.table("chain").map(|section| chain(&section)).unwrap_or_default();
     let merge = merge(root, project.base.as_ref());
     let (committer, max_file) = git(root);
+    let protect = root.table("protect").map_or_else(Protect::default, |section| protect(&section));
     let env_pass = root.table("env").map(|section| {
         let names = variables(&section, "pass");
         section.finish();
@@ -185,6 +186,7 @@ fn read(root: &Section<'_, '_>, bytes: &[u8]) -> Option<ProjectConfig> {
         committer,
         brief_budget: usize::try_from(project.brief_budget).unwrap_or(usize::MAX),
         max_file,
+        protect,
         env_pass: env_pass.unwrap_or_default(),
     };
     Some(ProjectConfig { name, state, policy })
@@ -377,6 +379,19 @@ fn merge(root: &Section<'_, '_>, base: Option<&At<String>>) -> Option<MergePolic
         }
     };
     Some(MergePolicy { into, checks })
+}
+
+fn protect(section: &Section<'_, '_>) -> Protect {
+    let tests = section.boolean("tests").is_none_or(|at| at.value);
+    let mut paths = Vec::new();
+    for at in section.lines("paths").map(|at| at.value).unwrap_or_default() {
+        match globset::Glob::new(&at.value) {
+            Ok(_) => paths.push(at.value),
+            Err(e) => section.doc.bad(&at, format!("is no pattern of paths: {}", e.kind()), None),
+        }
+    }
+    section.finish();
+    Protect { tests, paths }
 }
 
 fn git(root: &Section<'_, '_>) -> ((String, String), u64) {

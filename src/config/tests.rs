@@ -50,6 +50,7 @@ fn the_shipped_file_is_sound_and_says_the_defaults() {
     assert_eq!((p.slots, p.attempts, &*p.agent, p.brief_budget), (2, 3, "claude", 96 << 10));
     assert_eq!(p.limits, Limits::default());
     assert_eq!((&p.committer, p.max_file, &p.merge), (&shipped.policy.committer, 20 << 20, &shipped.policy.merge));
+    assert_eq!(p.protect, shipped.policy.protect);
     assert_eq!(p.agents["claude"].env_pass, shipped.policy.agents["claude"].env_pass);
     assert_eq!(p.agents["mine"].prompt_by, PromptBy::File);
     assert_eq!(p.checks[0].timeout, Duration::from_secs(1800));
@@ -271,6 +272,8 @@ const WRONG: &[(&str, usize, &str, &str)] = &[
     ("[merge]\ncheck = true", 5, "merge.check", "did you mean `checks`?"),
     ("[git]\nemail = \"<x>\"", 5, "git.email", "which a commit cannot"),
     ("[git]\nmax_file = true", 5, "git.max_file", "a size is expected, found a boolean"),
+    ("[protect]\npaths = [\"a/[b\"]", 5, "protect.paths", "is no pattern of paths"),
+    ("[protect]\ntests = 1", 5, "protect.tests", "true or false"),
     ("[env]\npass = \"A\"", 5, "env.pass", "a list of strings is expected"),
     ("[env]\npass = [\"1A\"]", 5, "env.pass", "no name of an environment variable"),
     ("[nightly]", 4, "nightly", "unknown key"),

@@ -7,6 +7,7 @@ use super::state_worker::StateOp;
 use crate::decide::Event;
 use crate::decide::ask::{Ask, NoticeKind, ProjectAsk, TaskAsk};
 use crate::decide::event::{Answer, SideAnswer, Work, Worktree};
+use crate::domain::policy::Protect;
 use crate::domain::status::{Reason, ReasonClass};
 use crate::domain::{Epoch, Oid, ProjectId, TaskId};
 use crate::git::collect::{self, Collected, CommitRules};
@@ -129,7 +130,10 @@ async fn task_hand(
             Ok(()) => Answer::Briefed,
             Err(why) => Answer::Failed { why },
         },
-        TaskAsk::Collect { worktree, message, max_file } => collect(ctx, task, &worktree, &message, max_file).await,
+        TaskAsk::Collect { worktree, message, max_file, protect } => {
+            let rules = CommitRules { max_file };
+            collect(ctx, task, &worktree, &message, rules, protect).await
+        }
         TaskAsk::TryMerge { tip, onto, message, into, trailer } => {
             let epoch = trailer.rsplit('@').next().and_then(|n| n.parse().ok()).map_or(epoch, Epoch);
             try_merge(ctx, task, epoch, &tip, &onto, &message, &into).await
@@ -176,19 +180,29 @@ async fn make_worktree(ctx: &ProjectCtx, task: &TaskId, epoch: Epoch, branch: &s
     }
 }
 
-async fn collect(ctx: &ProjectCtx, task: &TaskId, worktree: &Worktree, message: &str, max_file: u64) -> Answer {
+async fn collect(
+    ctx: &ProjectCtx,
+    task: &TaskId,
+    worktree: &Worktree,
+    message: &str,
+    rules: CommitRules,
+    protect: Protect,
+) -> Answer {
     let Some(lease) = ctx.lease(&worktree.branch) else {
         return Answer::Failed { why: format!("the worktree of {} is not known", worktree.branch) };
     };
     let leftovers = lock(&ctx.leftovers).get(&worktree.branch).cloned().unwrap_or_default();
-    match collect::collect(&lease, message, &ctx.who(), CommitRules { max_file }, &leftovers).await {
+    match collect::collect(&lease, message, &ctx.who(), rules, &leftovers).await {
         Ok(collected) => match smuggled(ctx, task, &lease, &collected) {
-            Ok(None) => Answer::Collected { work: work(ctx, &lease, collected) },
+            Ok(None) => match super::protect::found(ctx, lease.base(), &collected, protect).await {
+                Ok(protected) => Answer::Collected { work: work(ctx, &lease, collected, protected) },
+                Err(why) => Answer::Failed { why },
+            },
             Ok(Some(reason)) => Answer::Refused { reason },
             Err(why) => Answer::Failed { why },
         },
         Err(collect::CollectError::WrongBranch { branch, found, .. }) => {
-            let text = format!("its work is not on {branch} as it was handed out: {found:?}");
+            let text = format!("its work is not on {branch} as it was handed out: {found}");
             Answer::Refused { reason: Reason::new(ReasonClass::WrongBranch, text) }
         }
         Err(collect::CollectError::Worktree(e)) => {
@@ -202,7 +216,7 @@ async fn collect(ctx: &ProjectCtx, task: &TaskId, worktree: &Worktree, message: 
 /// What must not be merged with this task: commits of another unmerged task, an unfinished operation, repositories inside.
 fn smuggled(ctx: &ProjectCtx, task: &TaskId, lease: &Lease, collected: &Collected) -> Result<Option<Reason>, String> {
     if let Some(what) = collected.unfinished {
-        let text = format!("it left a {what:?} unfinished in its worktree");
+        let text = format!("it left {what} unfinished in its worktree");
         return Ok(Some(Reason::new(ReasonClass::WrongBranch, text)));
     }
     if let Some(path) = collected.stray_gitlinks.first() {
@@ -225,7 +239,7 @@ fn smuggled(ctx: &ProjectCtx, task: &TaskId, lease: &Lease, collected: &Collecte
     }
 }
 
-fn work(ctx: &ProjectCtx, lease: &Lease, collected: Collected) -> Work {
+fn work(ctx: &ProjectCtx, lease: &Lease, collected: Collected, protected: Vec<String>) -> Work {
     let base_tree = tree_of(ctx, lease.base()).unwrap_or_else(|| collected.tree.clone());
     Work {
         base_tree,
@@ -235,8 +249,9 @@ fn work(ctx: &ProjectCtx, lease: &Lease, collected: Collected) -> Work {
             .left_out
             .iter()
             .take(FILES)
-            .map(|l| format!("{} ({:?})", crate::domain::safe::bytes(&l.path), l.why))
+            .map(|l| format!("{} ({})", crate::domain::safe::bytes(&l.path), l.why))
             .collect(),
+        protected,
         tip: collected.tip,
         tree: collected.tree,
     }

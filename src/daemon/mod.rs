@@ -8,6 +8,7 @@ pub mod lock;
 pub mod logs;
 pub mod peer;
 pub mod project;
+mod protect;
 mod records;
 mod retention;
 mod runs;

@@ -5,7 +5,7 @@ use super::event::{RequestId, WishEdit, Worktree};
 use crate::domain::chain::Step;
 use crate::domain::lease::Held;
 use crate::domain::phase::StopStage;
-use crate::domain::policy::Profile;
+use crate::domain::policy::{Profile, Protect};
 use crate::domain::status::{Outcome, Reason, Status};
 use crate::domain::time::Wall;
 use crate::domain::verdict::{Usage, UsageSum};
@@ -64,6 +64,7 @@ pub enum TaskAsk {
         worktree: Worktree,
         message: String,
         max_file: u64,
+        protect: Protect,
     },
     TryMerge {
         tip: Oid,

@@ -182,11 +182,10 @@ fn after(board: &mut Board, id: &TaskId, n: usize, ran: bool, why: &str, now: No
 
 pub(super) fn ready_to_merge(board: &mut Board, id: &TaskId, why: &str, now: Now) {
     let Some(task) = board.tasks.get(id) else { return };
-    // The wish as it stands: a person may ask for a review while the agent works, or give it beforehand.
-    if task.wish.review {
-        let text = format!("{} waits for your review", id.path);
-        board.notify(&id.project, Some(&id.path), NoticeKind::NeedsYou, text);
-        return enter(board, id, Phase::Waiting { on: WaitFor::Review }, "the task asks for a person's review", now);
+    if task.needs_review() {
+        let why = super::explain::review_reason(task).text;
+        board.notify(&id.project, Some(&id.path), NoticeKind::NeedsYou, format!("{} {why}", id.path));
+        return enter(board, id, Phase::Waiting { on: WaitFor::Review }, &why, now);
     }
     enter(board, id, Phase::MergeQueued, why, now);
 }

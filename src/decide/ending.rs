@@ -4,6 +4,7 @@
 use super::advance::{TRIES, enter, stop};
 use super::board::{Board, Task};
 use super::event::{Answer, Concluded};
+use super::facts::Told;
 use crate::domain::chain::{Step, When};
 use crate::domain::phase::{Again, CleanStage, Phase, StopCause};
 use crate::domain::status::{AttemptEnd, Outcome, Reason};
@@ -73,7 +74,7 @@ pub(super) fn cleaned(board: &mut Board, id: &TaskId, stage: CleanStage, answer:
             if let Some(task) = board.task_mut(id) {
                 task.held = None;
                 task.log.clear();
-                task.published = Some(task.epoch);
+                task.published = Some(Told { epoch: task.epoch, waits: false });
             }
             clean(board, id, CleanStage::Remove, "concluded and released", now);
         }

@@ -277,6 +277,8 @@ pub struct Work {
     pub changed: usize,
     /// Files that were kept out of the commit (secrets, huge or special files, nested repositories).
     pub left_out: Vec<String>,
+    /// What it did that needs a person's yes, as ends of a sentence ("removes the test file a"), escaped for showing.
+    pub protected: Vec<String>,
 }
 
 /// What a run's output came to since the last time.

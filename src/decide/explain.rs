@@ -66,8 +66,19 @@ pub fn waiting_reason(task: &Task, on: &WaitFor) -> Reason {
     match on {
         WaitFor::Block { reason } => reason.clone(),
         WaitFor::Question => Reason::new(ReasonClass::NeedsInput, task.question.clone().unwrap_or_default()),
-        WaitFor::Review => Reason::new(ReasonClass::Review, "waits for a person's review"),
+        WaitFor::Review => review_reason(task),
     }
+}
+
+/// Why a person has to look at a task's work.
+pub(super) fn review_reason(task: &Task) -> Reason {
+    let found = task.work.as_ref().map(|w| w.protected.as_slice()).unwrap_or_default();
+    let text = match (task.wish.review, found) {
+        (None, [one]) => format!("waits for a person's review: it {one}"),
+        (None, [rest @ .., last]) => format!("waits for a person's review: it {} and {last}", rest.join(", ")),
+        _ => "waits for a person's review".into(),
+    };
+    Reason::new(ReasonClass::Review, text)
 }
 
 /// A profile's hold that no clock ends.
@@ -180,7 +191,10 @@ fn waiting(task: &Task, on: &WaitFor) -> String {
             "blocked: it asks: {} Answer with `overnight answer {path} \"…\"`.",
             task.question.as_deref().unwrap_or("?")
         ),
-        WaitFor::Review => format!("blocked: waits for your review; `overnight approve {path}` merges it."),
+        WaitFor::Review => format!(
+            "blocked: {}. `overnight approve {path}` merges it, `overnight answer {path} \"…\"` sends it back.",
+            review_reason(task).text
+        ),
         WaitFor::Block { reason } => format!(
             "blocked: {}. Its branch {} stays; `overnight task retry {path}` tries it anew on what is merged.",
             reason.text.trim_end_matches('.'),

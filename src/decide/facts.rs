@@ -63,9 +63,17 @@ pub struct Task {
     /// Transitions not yet published.
     pub log: Vec<LogEntry>,
     /// The claim's nonce and epoch of the last record that was acknowledged, to tell whether the state repo is behind.
-    pub published: Option<Epoch>,
+    pub published: Option<Told>,
     /// A record under way.
-    pub publishing: Option<Epoch>,
+    pub publishing: Option<Told>,
+}
+
+/// What a record said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    pub epoch: Epoch,
+    /// That a person is waited for.
+    pub waits: bool,
 }
 
 /// Facts about the child that is alive, by the clock that stands still in sleep.
@@ -229,6 +237,12 @@ pub struct Night {
 }
 
 impl Task {
+    /// Whether a person has to say yes before the merge. The wish as it stands decides: a person may ask for a review while
+    /// the agent works, or say yes beforehand; where it says nothing, what the work did.
+    pub fn needs_review(&self) -> bool {
+        self.wish.review.unwrap_or_else(|| self.work.as_ref().is_some_and(|w| !w.protected.is_empty()))
+    }
+
     /// A task that has just been wished.
     pub fn new(id: TaskId, wish: Wish, epoch: Epoch, now: Now) -> Self {
         Self {

@@ -42,6 +42,7 @@ pub fn ask_for(board: &Board, id: &TaskId) -> Option<TaskAsk> {
             worktree: task.worktree.clone()?,
             message: commit_message(task),
             max_file: project.policy.as_ref()?.max_file,
+            protect: project.policy.as_ref()?.protect.clone(),
         }),
         Phase::Merging { stage: MergeStage::Try } => Some(TaskAsk::TryMerge {
             tip: task.work.as_ref()?.tip.clone(),

@@ -4,6 +4,7 @@
 use super::ask::{Ask, NoticeKind, ProjectAsk, Reply, TaskAsk};
 use super::board::{Board, Mode, Night, Target};
 use super::event::SideAnswer;
+use super::facts::Told;
 use super::{explain, orders};
 use crate::domain::phase::Phase;
 use crate::domain::{Epoch, Now, ProjectId, TaskId};
@@ -28,17 +29,21 @@ fn publish_tasks(board: &mut Board) {
     let behind: Vec<TaskId> = board
         .tasks
         .values()
-        .filter(|t| t.publishing.is_none() && t.published != Some(t.epoch))
-        .filter(|t| matches!(t.phase, Phase::Running | Phase::Waiting { .. }))
-        .filter(|t| t.published.is_none_or(|at| at < t.claimed) || matches!(t.phase, Phase::Waiting { .. }))
+        .filter(|t| t.publishing.is_none())
+        .filter(|t| match (&t.phase, t.published) {
+            (Phase::Running, told) => told.is_none_or(|told| told.epoch < t.claimed || told.waits),
+            (Phase::Waiting { .. }, told) => told.is_none_or(|told| told.epoch != t.epoch),
+            _ => false,
+        })
         .map(|t| t.id.clone())
         .collect();
     for id in behind {
         let Some(task) = board.tasks.get(&id) else { continue };
         let record = orders::record(board, task);
         let epoch = task.epoch;
+        let waits = matches!(task.phase, Phase::Waiting { .. });
         if let Some(task) = board.task_soft(&id) {
-            task.publishing = Some(epoch);
+            task.publishing = Some(Told { epoch, waits });
         }
         board.ask_task(&id, epoch, TaskAsk::Publish(Box::new(record)));
     }
@@ -47,9 +52,8 @@ fn publish_tasks(board: &mut Board) {
 /// A record was acknowledged.
 pub(super) fn published(board: &mut Board, id: &TaskId, epoch: Epoch) {
     let Some(task) = board.task_mut(id) else { return };
-    if task.publishing == Some(epoch) {
-        task.publishing = None;
-        task.published = Some(epoch);
+    if let Some(told) = task.publishing.take_if(|told| told.epoch == epoch) {
+        task.published = Some(told);
         // Entries up to the acknowledged epoch are in the state repo now.
         task.log.retain(|e| e.epoch >= epoch);
     }

@@ -107,11 +107,16 @@ fn edit_wish(board: &mut Board, id: RequestId, project: &ProjectId, path: &TaskP
         return Some(reply);
     }
     let retry = task.map_or_else(|| ended.map_or(0, |e| e.retry), |t| t.retry.max(t.wish.retry)) + 1;
-    if let (WishEdit::Answer(text), true) = (&edit, task.is_some()) {
-        let text = text.clone();
-        if let Some(task) = board.task_mut(&key) {
-            task.answer = Some(text);
-        }
+    let said = match &edit {
+        WishEdit::Answer(text) => Some(Some(text.clone())),
+        // An answer of earlier is none to what waits now.
+        WishEdit::Retry => Some(None),
+        _ => None,
+    };
+    if let (Some(said), true) = (said, task.is_some())
+        && let Some(task) = board.task_mut(&key)
+    {
+        task.answer = said;
     }
     board.ask_project(project, ProjectAsk::Edit { id, path: path.clone(), edit, retry });
     None
@@ -129,14 +134,18 @@ fn judge_edit(path: &TaskPath, task: Option<&Task>, ended: Option<&Concluded>, e
         (WishEdit::Abort, Some(_), _) => None,
         (WishEdit::Abort, None, Some(e)) => wrong(format!("{path} is {} already", e.outcome.status())),
         (WishEdit::Retry, Some(t), _) => match &t.phase {
-            Phase::Waiting { on: WaitFor::Block { .. } | WaitFor::Question } => None,
+            Phase::Waiting { .. } => None,
             Phase::Queued if t.wish.wish.is_some() => None,
             phase => wrong(format!("{path} is {}: there is nothing to try again", phase.word())),
         },
         (WishEdit::Retry, None, Some(e)) if e.outcome.satisfies() => wrong(format!("{path} is completed")),
         (WishEdit::Retry, None, Some(_)) => None,
         (WishEdit::Priority(_), Some(_), _) => None,
-        (WishEdit::Answer(_), Some(t), _) if t.phase == (Phase::Waiting { on: WaitFor::Question }) => None,
+        (WishEdit::Answer(_), Some(t), _)
+            if matches!(t.phase, Phase::Waiting { on: WaitFor::Question | WaitFor::Review }) =>
+        {
+            None
+        }
         (WishEdit::Answer(_), _, _) => wrong(format!("{path} asks nothing")),
         (WishEdit::Approve, Some(t), _) if t.phase == (Phase::Waiting { on: WaitFor::Review }) => None,
         (WishEdit::Approve, _, _) => wrong(format!("{path} does not wait for a review")),
@@ -274,14 +283,16 @@ fn wished(board: &mut Board, key: &TaskId, wish: Wish, concluded: Option<&Conclu
 fn changed(board: &mut Board, key: &TaskId, wish: Wish, now: Now) {
     let Some(task) = board.task_mut(key) else { return };
     let retry = wish.retry > task.retry && wish.wish.is_none();
-    let approved = !wish.review;
     task.wish = wish;
+    let approved = !task.needs_review();
+    let sent_back = task.phase == (Phase::Waiting { on: WaitFor::Review }) && task.answer.is_some();
     match task.phase.clone() {
         Phase::Queued if retry => {
             task.new_life(now);
         }
         Phase::Waiting { on: WaitFor::Question } if retry => answered(board, key, now),
-        Phase::Waiting { on: WaitFor::Block { .. } } if retry => {
+        Phase::Waiting { on: WaitFor::Review } if retry && sent_back => answered(board, key, now),
+        Phase::Waiting { on: WaitFor::Block { .. } | WaitFor::Review } if retry => {
             task.new_life(now);
             super::ending::end_attempt(board, key, AttemptEnd::Requeue, "tried again on request", now);
         }
@@ -298,12 +309,16 @@ fn answered(board: &mut Board, key: &TaskId, now: Now) {
     let Some(task) = board.task_mut(key) else { return };
     task.retry = task.wish.retry;
     task.attempts = 0;
-    let question = task.question.take().unwrap_or_default();
+    let question = task.question.take();
     let answer =
         task.answer.clone().unwrap_or_else(|| format!("The task was edited; it now reads:\n\n{}", task.wish.body));
-    task.follow = Some(format!("You asked: {question}\n\nThe answer: {answer}\n\nGo on with the task."));
+    let (follow, why) = match question {
+        Some(question) => (format!("You asked: {question}\n\nThe answer: {answer}"), "its question was answered"),
+        None => (format!("A person looked at your work and says:\n\n{answer}"), "a person sent it back"),
+    };
+    task.follow = Some(format!("{follow}\n\nGo on with the task."));
     // It goes on when there is a slot for it, like every agent that was put aside.
-    super::advance::enter(board, key, Phase::Backoff { again: Again::Run }, "its question was answered", now);
+    super::advance::enter(board, key, Phase::Backoff { again: Again::Run }, why, now);
 }
 
 /// A person's stop is a wish that stands: it ends the task and everything it contains, whenever they come to a place where

@@ -20,7 +20,6 @@ pub struct Plan {
     pub checks: Vec<Check>,
     pub chain: Chain,
     pub script: Vec<String>,
-    pub review: bool,
     /// The branch that receives the work.
     pub into: String,
     /// The checks of the merged tree: all of the project's, whatever the task picked for itself.
@@ -80,7 +79,6 @@ impl Plan {
             checks,
             chain: policy.chain.clone(),
             script: wish.script.clone(),
-            review: wish.review,
             into: policy.merge.into.clone(),
             merge_checks: if policy.merge.checks { policy.checks.clone() } else { Vec::new() },
         })

@@ -171,6 +171,22 @@ pub struct Policy {
     pub brief_budget: usize,
     /// Largest new file that the daemon commits for an agent, in bytes.
     pub max_file: u64,
+    pub protect: Protect,
     /// Variables (by name) handed on to checks and steps.
     pub env_pass: Vec<String>,
+}
+
+/// What an agent may change only with a person's yes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Protect {
+    /// Tests: none may be removed or skipped.
+    pub tests: bool,
+    /// Patterns of paths, as globs (`*` within a folder, `**` across them).
+    pub paths: Vec<String>,
+}
+
+impl Default for Protect {
+    fn default() -> Self {
+        Self { tests: true, paths: Vec::new() }
+    }
 }

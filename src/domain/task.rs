@@ -47,8 +47,8 @@ pub struct Wish {
     pub timeout: Option<Duration>,
     /// Names of checks from `overnight.toml`; `None` is all of them.
     pub checks: Option<Vec<String>>,
-    /// Wait for a person before merging.
-    pub review: bool,
+    /// Wait for a person before merging: yes, no (also where the project's rules would have it), or as the rules say.
+    pub review: Option<bool>,
     pub wish: Option<WishVerb>,
     /// Generation: one more than the last observed one asks for a new try.
     pub retry: u32,

@@ -8,9 +8,10 @@ use super::pool::Lease;
 use super::status::{Entry, Status};
 use super::worktree::{Head, WorktreeError, stage};
 use super::{GitError, Who};
-use crate::domain::Oid;
+use crate::domain::{Oid, safe};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -52,6 +53,20 @@ pub enum Why {
     CoreDump,
 }
 
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Secret => f.write_str("its name says that it holds secrets"),
+            Self::Large { size } => write!(f, "too large: {} MB", size.div_ceil(1 << 20)),
+            Self::Special => f.write_str("no regular file"),
+            Self::NestedRepository => f.write_str("a repository of its own"),
+            Self::Dependencies => f.write_str("installed dependencies"),
+            Self::AgentFiles => f.write_str("the agent's own settings"),
+            Self::CoreDump => f.write_str("memory of a crashed program"),
+        }
+    }
+}
+
 /// A file that was left out, by its exact name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
@@ -78,6 +93,22 @@ pub enum Strayed {
     },
 }
 
+impl fmt::Display for Strayed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Detached(at) => write!(f, "HEAD is detached at {}", at.short()),
+            Self::OtherBranch(name) => write!(f, "HEAD is on {}", safe::line(name)),
+            Self::Gone => f.write_str("the branch is gone"),
+            Self::MovedByOthers { left_at, now } => {
+                write!(f, "somebody moved the branch from outside, from {} to {}", left_at.short(), now.short())
+            }
+            Self::Rewritten { base, tip } => {
+                write!(f, "{}, where it started, is not in the history of {}", base.short(), tip.short())
+            }
+        }
+    }
+}
+
 /// A git operation that was begun and not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfinished {
@@ -88,12 +119,24 @@ pub enum Unfinished {
     Bisect,
 }
 
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Merge => "a merge",
+            Self::Rebase => "a rebase",
+            Self::CherryPick => "a cherry-pick",
+            Self::Revert => "a revert",
+            Self::Bisect => "a bisect",
+        })
+    }
+}
+
 /// Why an attempt's work was not taken up. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
-    #[error("the work is not on branch {branch:?}: {found:?}")]
+    #[error("the work is not on branch {branch:?}: {found}")]
     WrongBranch { branch: String, found: Strayed, unfinished: Option<Unfinished> },
-    #[error("branch {branch:?} moved to {now:?} while its leftovers were committed")]
+    #[error("branch {branch:?} moved{} while its leftovers were committed", now.as_ref().map_or_else(String::new, |now| format!(" to {}", now.short())))]
     Overtaken { branch: String, now: Option<Oid> },
     /// The git link or the registration was rewritten, among others.
     #[error(transparent)]
@@ -190,7 +233,7 @@ pub async fn collect(
     let changed = odb.changes(Some(&base), &tree)?;
     let mut stray_gitlinks: Vec<_> = changed.iter().filter(|c| c.gitlink).map(|c| c.path.clone()).collect();
     if !stray_gitlinks.is_empty() {
-        let modules = odb.blob_at(&tip, ".gitmodules")?.unwrap_or_default();
+        let modules = odb.blob_at(&tip, b".gitmodules")?.unwrap_or_default();
         stray_gitlinks.retain(|path| !names_module(&modules, path));
     }
     Ok(Collected { no_change: tree == base, tip, tree, changed, committed_by_us, left_out, unfinished, stray_gitlinks })

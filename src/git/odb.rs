@@ -276,9 +276,9 @@ impl Odb {
     }
 
     /// The content of the file at `path` in the tree of `commit`.
-    pub fn blob_at(&self, commit: &Oid, path: &str) -> Result<Option<Vec<u8>>> {
+    pub fn blob_at(&self, commit: &Oid, path: &[u8]) -> Result<Option<Vec<u8>>> {
         let tree = self.repo.find_commit(id(commit)?).doing("read a commit")?.tree().doing("read a tree")?;
-        match tree.lookup_entry_by_path(path).doing("read a tree")? {
+        match tree.lookup_entry(path.split(|b| *b == b'/')).doing("read a tree")? {
             Some(entry) if entry.mode().is_blob() => Ok(Some(entry.object().doing("read a file")?.data.clone())),
             _ => Ok(None),
         }

@@ -11,3 +11,4 @@ pub mod prompt;
 mod stamp;
 pub mod state_file;
 pub mod task_file;
+pub mod test_loss;

@@ -374,3 +374,52 @@ fn case_94_attempts_do_not_read_each_others_traces() {
     assert!(find(&kit.code(), &|name| name == "DONE").is_empty());
     kit.close();
 }
+
+/// A15: an agent that removes, cuts out or skips what fails gets nowhere by that; a person's yes lets it through.
+#[test]
+fn a15_work_that_takes_tests_away_waits_for_a_yes() {
+    let kit = Kit::with(Setup { rest: "[protect]\npaths = [\"ci/**\"]\n".into(), slots: 7, ..Setup::default() });
+    let two = "def test_a():\n    pass\n\ndef test_b():\n    pass\n";
+    kit.commit(&[
+        ("tests/test_x.py", two),
+        ("tests/test_y.py", two),
+        ("tests/test_z.py", two),
+        ("tests/run.sh", "exit 0\n"),
+        ("ci/deep/build.yml", "on: push\n"),
+    ]);
+    kit.script_task("gone", "", &["git rm -q tests/test_x.py; git commit -qm done"]);
+    kit.script_task("fewer", "", &["sed -i 1,3d tests/test_x.py"]);
+    kit.script_task("skips", "", &["sed -i 1i@pytest.mark.skip tests/test_x.py"]);
+    kit.script_task("uncounted", "", &["rm tests/run.sh"]);
+    kit.script_task("ci", "", &["echo more >> ci/deep/build.yml"]);
+    kit.script_task("allowed", "review: false\n", &["sed -i 1,3d tests/test_y.py"]);
+    kit.script_task(
+        "moves",
+        "",
+        &["git mv tests/test_z.py tests/test_w.py; echo 'def test_c(): pass' >> tests/test_w.py"],
+    );
+    kit.up();
+    for (path, why) in [
+        ("gone", "removes the test file tests/test_x.py and leaves 0 of 2 tests"),
+        ("fewer", "leaves 1 of 2 tests in the files it touches"),
+        ("skips", "skips 1 test more"),
+        ("uncounted", "removes the test file tests/run.sh"),
+        ("ci", "changes ci/deep/build.yml"),
+    ] {
+        let task = kit.settled(path);
+        assert_eq!((word(&task), class(&task)), ("blocked", "review"), "{}", task["line"]);
+        assert!(reason(&task).contains(why), "{path}: {}", reason(&task));
+    }
+    for path in ["allowed", "moves"] {
+        kit.merged_task(path);
+    }
+    assert_eq!(kit.on_target("tests/test_x.py").as_deref(), Some(two));
+    kit.ok(&["approve", "gone"]);
+    kit.merged_task("gone");
+    assert!(kit.on_target("tests/test_x.py").is_none());
+    // A no with words goes to the agent; what it does then is looked at as before.
+    kit.ok(&["answer", "ci", "Leave that file alone."]);
+    kit.wait("it is sent back", || (kit.agent_runs("ci") == 2).then_some(()));
+    assert_eq!(class(&kit.settled("ci")), "review");
+    kit.close();
+}

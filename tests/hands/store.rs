@@ -151,6 +151,7 @@ fn ended_task(path: &str) -> Task {
             files: vec!["src/a.rs".into(), "b\0c".into()],
             changed: 700,
             left_out: vec![".env".into()],
+            protected: vec!["changes a".into()],
         }),
         ..task(path, 4)
     }

@@ -85,7 +85,9 @@ impl Story {
         self.trees.insert(task.clone(), tree.clone());
         let changed = usize::from(tree != base_tree);
         let tip = self.named("work");
-        Answer::Collected { work: Work { tip, tree, base_tree, files: vec!["f.rs".into()], changed, left_out: vec![] } }
+        let protected = self.protected.get(task).cloned().into_iter().collect();
+        let files = vec!["f.rs".into()];
+        Answer::Collected { work: Work { tip, tree, base_tree, files, changed, left_out: vec![], protected } }
     }
 
     fn run(&mut self, project: &ProjectId, task: Option<&TaskId>, order: RunOrder) {
@@ -204,6 +206,10 @@ impl Story {
             other => panic!("ends … {other}?"),
         };
         if let (Some(task), true) = (run.1, run.0 && line.has("finished")) {
+            match line.get("protected") {
+                Some(what) => self.protected.insert(task.clone(), what.to_owned()),
+                None => self.protected.remove(&task),
+            };
             if line.has("nothing") {
                 self.trees.remove(&task);
             } else if !line.has("same") && line.get("asks").is_none() {

@@ -7,7 +7,7 @@ use crate::shown;
 use overnight::decide::event::{Concluded, Progress, RequestId, Started, WishEdit, WishNews};
 use overnight::decide::{Board, Event, Request, explain, publish};
 use overnight::domain::chain::{Chain, Check, Command, OnFailure, Step, When};
-use overnight::domain::policy::{AgentKind, Limits, MergePolicy, Policy, Profile};
+use overnight::domain::policy::{AgentKind, Limits, MergePolicy, Policy, Profile, Protect};
 use overnight::domain::task::{Wish, WishStatus};
 use overnight::domain::verdict::{AgentEvent, AgentReport, RunEnd};
 use overnight::domain::{Epoch, Mono, Now, Oid, ProjectId, RunId, TaskId, TaskPath, Wall, time};
@@ -48,6 +48,8 @@ pub struct Story {
     pub asked: BTreeMap<TaskId, Epoch>,
     pub side_asked: BTreeMap<ProjectId, Epoch>,
     pub trees: BTreeMap<TaskId, Oid>,
+    /// What a task's work did that needs a person's yes.
+    pub protected: BTreeMap<TaskId, String>,
     pub tips: BTreeMap<ProjectId, Oid>,
     pub bases: BTreeMap<ProjectId, Oid>,
     pub last_merge: BTreeMap<TaskId, Oid>,
@@ -181,7 +183,7 @@ impl Story {
             checks: line.list("checks").or(old.checks.clone()),
             retry: line.number("retry").unwrap_or(old.retry),
             agent: line.get("agent").map(str::to_owned).or(old.agent.clone()),
-            review: old.review || line.has("review"),
+            review: if line.has("review") { Some(true) } else { old.review },
             wish: if line.has("abort") { Some(overnight::domain::task::WishVerb::Abort) } else { old.wish },
             body: line.get("body").unwrap_or(&old.body).to_owned(),
             ..old
@@ -404,6 +406,7 @@ fn policy(line: &Line, before: Option<&Policy>) -> Policy {
         committer: ("o".into(), "o@example.invalid".into()),
         brief_budget: 1000,
         max_file: 1000,
+        protect: Protect::default(),
         env_pass: vec![],
     }
 }

@@ -118,14 +118,14 @@ impl Fields {
         None
     }
 
-    fn flag(&mut self, key: Key) -> bool {
-        let Some((text, at)) = self.text(key) else { return false };
+    fn flag(&mut self, key: Key) -> Option<bool> {
+        let (text, at) = self.text(key)?;
         match text.trim().to_lowercase().as_str() {
-            "true" | "yes" | "on" => true,
-            "false" | "no" | "off" => false,
+            "true" | "yes" | "on" => Some(true),
+            "false" | "no" | "off" => Some(false),
             _ => {
                 self.fault(at, format!("`{}` is true or false, not {text:?}", key.word()));
-                false
+                None
             }
         }
     }

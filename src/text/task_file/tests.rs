@@ -38,7 +38,7 @@ fn every_key_is_read() {
     assert_eq!((w.agent.as_deref(), w.model.as_deref()), (Some("claude"), Some("Sonnet 4.5")));
     assert_eq!((w.requester.as_deref(), w.labels), (Some("@mira"), vec!["a".to_owned(), "b".to_owned()]));
     assert_eq!((w.attempts, w.timeout), (Some(3), Some(Duration::from_secs(1800))));
-    assert_eq!((w.checks, w.review), (Some(vec!["test".to_owned()]), true));
+    assert_eq!((w.checks, w.review), (Some(vec!["test".to_owned()]), Some(true)));
     assert_eq!((w.wish, w.retry), (Some(WishVerb::Abort), 2));
     assert_eq!((w.script, w.body.as_str()), (vec!["one\ntwo\n".to_owned()], "\n# Other\nbody\n"));
 }

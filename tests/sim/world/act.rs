@@ -53,7 +53,10 @@ impl World {
             TaskAsk::Run(order) => return self.run(Some(task), *order),
             TaskAsk::Stop { run, stage } => return self.stop(&run, stage),
             TaskAsk::Collect { worktree, .. } => self.collect(&path, &worktree),
-            TaskAsk::TryMerge { tip: _, onto, .. } => self.try_merge(&path, &onto),
+            TaskAsk::TryMerge { tip: _, onto, .. } => {
+                assert!(!self.board.tasks[task].needs_review(), "{path} is merged without the yes that it needs");
+                self.try_merge(&path, &onto)
+            }
             TaskAsk::Move { new, old, .. } => self.move_target(&path, new, &old),
             TaskAsk::Rescue { .. } => Answer::Rescued,
             TaskAsk::Conclude(record) => self.conclude(&path, &record),
@@ -284,8 +287,9 @@ impl World {
         }
         let tree = self.content.get(path).map_or(base_tree.clone(), |(tree, _)| tree.clone());
         let changed = usize::from(tree != base_tree);
+        let protected = if self.bad(3) { vec!["changes f".into()] } else { vec![] };
         Answer::Collected {
-            work: Work { tip: oid(3), tree, base_tree, files: vec!["f".into()], changed, left_out: vec![] },
+            work: Work { tip: oid(3), tree, base_tree, files: vec!["f".into()], changed, left_out: vec![], protected },
         }
     }
 

@@ -43,6 +43,7 @@ pub(super) fn policy(rng: &mut Rng) -> Policy {
         committer: ("o".into(), "o@example.invalid".into()),
         brief_budget: 1000,
         max_file: 1000,
+        protect: Default::default(),
         env_pass: vec![],
     }
 }
@@ -76,7 +77,7 @@ pub(super) fn wishes(rng: &mut Rng) -> BTreeMap<TaskPath, Wish> {
             status: if rng.chance(3) { WishStatus::Planning } else { WishStatus::Queued },
             depends_on,
             priority: rng.below(3) as i32,
-            review: rng.chance(10),
+            review: rng.chance(10).then_some(true),
             ..Wish::default()
         };
         wishes.insert(path.clone(), wish);
