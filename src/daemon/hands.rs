@@ -6,7 +6,7 @@ use super::project::{ProjectCtx, lock};
 use super::state_worker::StateOp;
 use crate::decide::Event;
 use crate::decide::ask::{Ask, NoticeKind, ProjectAsk, TaskAsk};
-use crate::decide::event::{Answer, SideAnswer, Work, Worktree};
+use crate::decide::event::{Answer, SideAnswer, Theirs, Work, Worktree};
 use crate::domain::policy::Protect;
 use crate::domain::status::{Reason, ReasonClass};
 use crate::domain::{Epoch, Oid, ProjectId, TaskId};
@@ -174,10 +174,33 @@ async fn make_worktree(ctx: &ProjectCtx, task: &TaskId, epoch: Epoch, branch: &s
         Ok(lease) => {
             let path = lease.path().to_string_lossy().into_owned();
             lock(&ctx.leases).insert(branch.to_owned(), lease);
-            Answer::WorktreeReady { worktree: Worktree { path, branch: branch.to_owned(), base: base.clone() } }
+            Answer::WorktreeReady {
+                worktree: Worktree { path, branch: branch.to_owned(), base: base.clone(), theirs: theirs(ctx) },
+            }
         }
         Err(e) => Answer::Failed { why: super::chain(&e) },
     }
+}
+
+/// Where the person's own branches stand; unknown where they cannot be read now.
+fn theirs(ctx: &ProjectCtx) -> Theirs {
+    let tip = |name: &str| ctx.mirror.user_tip(name).ok().flatten();
+    let base = ctx.policy().and_then(|p| tip(&format!("refs/heads/{}", p.base)));
+    Theirs { head: tip("HEAD"), base }
+}
+
+/// What an agent that left its worktree's branch may have done in the person's repository: moves since it began. A person who
+/// worked there meanwhile is told all the same; better once too often than a stranger's commit in what is merged.
+fn strayed(ctx: &ProjectCtx, before: &Theirs) -> Option<String> {
+    let now = theirs(ctx);
+    let moved = |was: &Option<Oid>, is: &Option<Oid>| match (was, is) {
+        (Some(was), Some(is)) if was != is => Some(format!("from {} to {}", was.short(), is.short())),
+        _ => None,
+    };
+    let moved = moved(&before.base, &now.base)
+        .map(|how| format!("your base branch moved {how}"))
+        .or_else(|| moved(&before.head, &now.head).map(|how| format!("your checkout's HEAD moved {how}")))?;
+    Some(format!("{moved}, and its own git link or branch was tampered with: the commit may be the agent's"))
 }
 
 async fn collect(
@@ -198,16 +221,18 @@ async fn collect(
                 Ok(protected) => Answer::Collected { work: work(ctx, &lease, collected, protected) },
                 Err(why) => Answer::Failed { why },
             },
-            Ok(Some(reason)) => Answer::Refused { reason },
+            Ok(Some(reason)) => Answer::Refused { reason, strayed: None },
             Err(why) => Answer::Failed { why },
         },
         Err(collect::CollectError::WrongBranch { branch, found, .. }) => {
             let text = format!("its work is not on {branch} as it was handed out: {found}");
-            Answer::Refused { reason: Reason::new(ReasonClass::WrongBranch, text) }
+            let strayed = strayed(ctx, &worktree.theirs);
+            Answer::Refused { reason: Reason::new(ReasonClass::WrongBranch, text), strayed }
         }
         Err(collect::CollectError::Worktree(e)) => {
             let text = format!("its worktree was tampered with: {}", super::chain(&e));
-            Answer::Refused { reason: Reason::new(ReasonClass::Policy, text) }
+            let strayed = strayed(ctx, &worktree.theirs);
+            Answer::Refused { reason: Reason::new(ReasonClass::Policy, text), strayed }
         }
         Err(e) => Answer::Failed { why: super::chain(&e) },
     }
@@ -416,28 +441,45 @@ async fn project_hand(
 
 /// What was delivered last is noted beside the mirror: the next delivery moves the branch only from there.
 async fn deliver_tip(ctx: &ProjectCtx, into: &str, tip: Oid) -> SideAnswer {
-    let note = ctx.data.join("delivered");
-    let old = std::fs::read_to_string(&note).ok().and_then(|text| {
-        let (branch, oid) = text.trim().split_once(' ')?;
-        (branch == into).then(|| Oid::parse(oid).ok()).flatten()
-    });
-    match deliver::deliver(&ctx.mirror, into, &tip, old.as_ref()).await {
-        Ok(deliver::Delivered::Done | deliver::Delivered::Already) => {
-            if let Err(e) = crate::config::files::write_whole(&note, format!("{into} {tip}\n").as_bytes()) {
-                tracing::warn!(project = %ctx.id, "the delivery could not be noted: {}", super::chain(&e));
-            }
-            SideAnswer::Delivered { tip }
-        }
+    let file = ctx.data.join("delivered");
+    let note = |tips: &[&Oid]| {
+        let line: Vec<&str> = std::iter::once(into).chain(tips.iter().map(|t| t.as_str())).collect();
+        crate::config::files::write_whole(&file, format!("{}\n", line.join(" ")).as_bytes())
+    };
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let mut words = text.split_whitespace();
+    let ours: Vec<Oid> =
+        if words.next() == Some(into) { words.filter_map(|w| Oid::parse(w).ok()).collect() } else { vec![] };
+    let there = match ctx.mirror.user_tip(&format!("refs/heads/{into}")) {
+        Ok(there) => there,
+        Err(e) => return SideAnswer::NotDelivered { tip, why: super::chain(&e) },
+    };
+    // Two stand there after a crash between the move and its note. A branch that the person deleted is made anew.
+    let old = there.as_ref().and_then(|there| ours.iter().find(|o| *o == there).or(ours.first()));
+    let done = async {
+        note(&old.into_iter().chain([&tip]).collect::<Vec<_>>()).map_err(|e| super::chain(&e))?;
+        let done = deliver::deliver(&ctx.mirror, into, &tip, old).await.map_err(|e| super::chain(&e))?;
+        let now = match done {
+            deliver::Delivered::Done | deliver::Delivered::Already => Some(&tip),
+            deliver::Delivered::CheckedOut { .. } | deliver::Delivered::MovedThere { .. } => old,
+        };
+        note(&now.into_iter().collect::<Vec<_>>()).map_err(|e| super::chain(&e))?;
+        Ok::<_, String>(done)
+    };
+    match done.await {
+        Ok(deliver::Delivered::Done | deliver::Delivered::Already) => SideAnswer::Delivered { tip },
         Ok(deliver::Delivered::CheckedOut { at }) => {
             let why = format!("{into} is checked out in {}; it is left there as it is", at.display());
             SideAnswer::NotDelivered { tip, why }
         }
         Ok(deliver::Delivered::MovedThere { now }) => {
             let now = now.map_or_else(|| "gone".into(), |o| o.short().to_owned());
-            let why = format!("{into} was moved in your repository (it is {now} there) and is left as it is");
+            let why = format!(
+                "{into} was moved in your repository (to {now}) and is left as it is; delete it there to have it made anew"
+            );
             SideAnswer::NotDelivered { tip, why }
         }
-        Err(e) => SideAnswer::NotDelivered { tip, why: super::chain(&e) },
+        Err(why) => SideAnswer::NotDelivered { tip, why },
     }
 }
 
@@ -465,7 +507,7 @@ async fn landed(ctx: &ProjectCtx, base: &str, tip: &Oid) -> SideAnswer {
                 names.join(", ")
             ))
         }
-        Ok(land::Landed::Busy { at, what }) => refused(format!("{} cannot be updated now: {what:?}", at.display())),
+        Ok(land::Landed::Busy { at, what }) => refused(format!("{} cannot be updated now: {what}", at.display())),
         Ok(land::Landed::Refused { at, text }) => refused(format!("git did not update {}: {text}", at.display())),
         Err(e) => refused(super::chain(&e)),
     }

@@ -163,7 +163,7 @@ impl StateWorker {
         let ctx = self.ctx.clone();
         let (Some(folder), Some(tip)) = (&ctx.folder, project::tip(&ctx.state)) else { return };
         let said = match folder.bring_up(&ctx.state, &tip, &self.imported).await {
-            Ok(BroughtUp::LeftAlone(why)) => Some(format!("{why:?}")),
+            Ok(BroughtUp::LeftAlone(why)) => Some(why.to_string()),
             Ok(_) => None,
             Err(e) => Some(super::chain(&e)),
         };

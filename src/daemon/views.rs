@@ -170,11 +170,20 @@ pub(super) fn alarms(project: &Project, ctx: &ProjectCtx, now: Now) -> Vec<Strin
     if let Some(text) = &*super::project::lock(&ctx.trouble) {
         alarms.push(format!("the state remote cannot be used, so nothing is started or concluded: {text}"));
     }
+    if let Some(what) = &project.halted {
+        alarms.push(format!("nothing is started or merged: {what}. Look at it; `overnight resume` goes on"));
+    }
     if let Some(reason) = project.baseline.as_ref().and_then(|b| b.red.as_ref()) {
         alarms.push(format!("nothing is started: {}", first_line(&reason.text)));
     }
     if let Target::Blocked { reason, .. } = &project.target {
         alarms.push(format!("the target branch cannot be used: {}", first_line(&reason.text)));
+    }
+    if let Some(why) = &project.undelivered {
+        alarms.push(format!(
+            "your repository does not have what was merged last: {}. `overnight resume` tries again",
+            first_line(why)
+        ));
     }
     for (name, hold) in &project.holds {
         let until = hold.until.map_or_else(

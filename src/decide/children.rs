@@ -119,8 +119,11 @@ pub(super) fn collected(board: &mut Board, id: &TaskId, then: Then, answer: Answ
                 Then::Check => super::verdicts::no_changes(board, id, now),
             }
         }
-        Answer::Refused { reason } => {
+        Answer::Refused { reason, strayed } => {
             super::merge::block(board, id, reason, now);
+            if let Some(what) = strayed {
+                super::target::halt(board, &id.project, format!("while {} worked, {what}", id.path), now);
+            }
         }
         Answer::Failed { why } => try_again(board, id, Again::Collect { then }, &why, now),
         _ => {}

@@ -168,6 +168,8 @@ pub enum Answer {
     /// The branch is not what was handed out.
     Refused {
         reason: Reason,
+        /// Set when branches of the person's own repository moved meanwhile, which may have been the agent's doing.
+        strayed: Option<String>,
     },
     Merged {
         commit: Oid,
@@ -263,6 +265,15 @@ pub struct Worktree {
     pub path: String,
     pub branch: String,
     pub base: Oid,
+    /// Where the person's own branches stood when it was handed out: HEAD and the base.
+    pub theirs: Theirs,
+}
+
+/// Commits of the person's repository; an agent has no business there.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Theirs {
+    pub head: Option<Oid>,
+    pub base: Option<Oid>,
 }
 
 /// What an attempt's branch holds.

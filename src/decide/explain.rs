@@ -161,6 +161,7 @@ fn hold_sentence(board: &Board, task: &Task, hold: &Hold, now: Now) -> String {
         }
         Hold::Elsewhere(by) => format!("queued here: {by} works on it."),
         Hold::Until { at, why } => format!("queued: {why}, for {} more.", wait(*at)),
+        Hold::Halted(what) => format!("queued: {what}. Look at it; `overnight resume` goes on."),
         Hold::Target(text) => format!("queued: the target branch cannot be used: {text}"),
         Hold::BaselineRunning => "queued: the target branch and the base's checks are being looked at first.".into(),
         Hold::Profile { name, why, until: Some(at) } if *at > now.mono => {
@@ -235,8 +236,11 @@ fn merge_queued(board: &Board, task: &Task) -> String {
         .values()
         .find(|t| t.id.project == task.id.project && matches!(t.phase, Phase::Merging { .. }))
         .map(|t| t.id.path.to_string());
-    let target = board.projects.get(&task.id.project).map(|p: &Project| &p.target);
-    match (busy, target) {
+    let project = board.projects.get(&task.id.project);
+    if let Some(what) = project.and_then(|p| p.halted.as_ref()) {
+        return format!("in progress: done, waits for its merge: {what}. Look at it; `overnight resume` goes on.");
+    }
+    match (busy, project.map(|p: &Project| &p.target)) {
         (Some(path), _) => format!("in progress: done, waits for its merge; {path} is merging."),
         (None, Some(Target::Blocked { reason, .. })) => {
             format!("in progress: done, waits for its merge; the target branch cannot be used: {}", reason.text)

@@ -120,9 +120,13 @@ pub struct Project {
     pub baseline: Option<Baseline>,
     /// Trees on which all approved checks passed, with the hash of the configuration, newest last.
     pub green: Vec<(Oid, String)>,
-    /// The tip that the user's repository has.
+    /// The tip that the user's repository has, or was refused.
     pub delivered: Option<Oid>,
+    /// Why their branch stays behind.
+    pub undelivered: Option<String>,
     pub invalid: Vec<Invalid>,
+    /// Why nothing is started or merged until a person says go on.
+    pub halted: Option<String>,
     #[serde(skip)]
     pub delivering: Option<Epoch>,
     #[serde(skip)]

@@ -195,6 +195,10 @@ pub fn is_idle(board: &Board, now: Now) -> bool {
     }
     board.tasks.values().all(|t| match &t.phase {
         Phase::Backoff { again: crate::domain::phase::Again::Run } => explain::held_for_good(board, t),
+        // It waits for the target, which nobody touches until a person says go on.
+        Phase::MergeQueued if board.projects.get(&t.id.project).is_some_and(|p| p.halted.is_some()) => {
+            t.publishing.is_none()
+        }
         phase if phase.is_active() => false,
         Phase::Queued => match super::schedule::gate(board, t, &counts, now) {
             Ok(_) => false,

@@ -63,6 +63,10 @@ fn pause(board: &mut Board, project: Option<&ProjectId>, on: bool, now: Now) -> 
 fn clear_holds(board: &mut Board, id: &ProjectId, now: Now) {
     let project = board.project_mut(id);
     project.holds.clear();
+    project.halted = None;
+    if project.undelivered.is_some() {
+        project.delivered = None;
+    }
     for kind in [NoticeKind::ProfileUnusable, NoticeKind::BaseRed, NoticeKind::Alarm] {
         board.clear_notice(id, None, kind);
     }
@@ -85,6 +89,9 @@ fn land(board: &mut Board, id: RequestId, project: &ProjectId) -> Option<Reply> 
     let Some(one) = board.projects.get(project) else {
         return Some(Reply::NotFound { what: format!("project {project}") });
     };
+    if let Some(what) = &one.halted {
+        return Some(Reply::Refused { why: format!("{what}; `overnight resume` goes on") });
+    }
     if one.land.is_some() {
         return Some(Reply::WrongState { why: "a landing is under way already".into() });
     }

@@ -38,6 +38,8 @@ pub enum Hold {
         why: String,
     },
     CannotRun(Reason),
+    /// Until a person says go on.
+    Halted(String),
     Target(String),
     Baseline(Reason),
     /// The baseline is being checked.
@@ -78,6 +80,7 @@ impl Hold {
             | Self::Needs(_)
             | Self::Doomed { .. }
             | Self::CannotRun(_)
+            | Self::Halted(_)
             | Self::Target(_)
             | Self::Baseline(_) => false,
         }
@@ -285,6 +288,9 @@ pub fn gate(board: &Board, task: &Task, counts: &Counts, now: Now) -> Result<Pla
 
 /// Whether the target branch and the base's checks allow a start.
 fn tree_gate(project: &Project) -> Result<(), Hold> {
+    if let Some(what) = &project.halted {
+        return Err(Hold::Halted(what.clone()));
+    }
     let tree = match &project.target {
         Target::Ready { tree, .. } => tree,
         Target::Blocked { reason, .. } => return Err(Hold::Target(reason.text.clone())),
@@ -470,6 +476,7 @@ pub fn reason_of(hold: &Hold) -> Option<Reason> {
         | Hold::Needs(_)
         | Hold::Elsewhere(_)
         | Hold::Until { .. }
+        | Hold::Halted(_)
         | Hold::Target(_)
         | Hold::BaselineRunning
         | Hold::Profile { .. }

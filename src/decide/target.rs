@@ -49,9 +49,9 @@ pub(super) fn levels(board: &mut Board, now: Now) {
     }
 }
 
-/// A task that would use the target if it were ready.
+/// Whether something would use the target if it were ready: a landing, a delivery that is to be tried again, or a task.
 fn wanted(board: &Board, id: &ProjectId, project: &Project) -> bool {
-    if project.land.is_some() {
+    if project.land.is_some() || (project.undelivered.is_some() && project.delivered.is_none()) {
         return true;
     }
     if board.paused || project.paused || !project.read {
@@ -65,8 +65,16 @@ fn wanted(board: &Board, id: &ProjectId, project: &Project) -> bool {
     })
 }
 
+/// What the daemon relies on was moved behind its back: nothing is started, merged or joined until a person has looked.
+pub(super) fn halt(board: &mut Board, id: &ProjectId, what: String, now: Now) {
+    board.note_project(id, "halted", &what, now);
+    board.notify(id, None, NoticeKind::Alarm, format!("{what}; `overnight resume` goes on"));
+    // The first to tell was nearest to it.
+    board.project_mut(id).halted.get_or_insert(what);
+}
+
 fn prepare(board: &mut Board, id: &ProjectId, now: Now) {
-    let Some(project) = board.projects.get(id) else { return };
+    let Some(project) = board.projects.get(id).filter(|p| p.halted.is_none()) else { return };
     let Some(policy) = project.policy.clone() else { return };
     match &project.target {
         Target::Unknown => {}
@@ -274,10 +282,11 @@ fn delivered(board: &mut Board, id: &ProjectId, epoch: Epoch, tip: Oid, why: Opt
     if board.projects.get(id).and_then(|p| p.delivering) != Some(epoch) {
         return;
     }
-    if let Some(why) = why {
+    if let Some(why) = &why {
         board.note_project(id, "not_delivered", why, now);
     }
     let project = board.project_mut(id);
+    project.undelivered = why;
     project.delivering = None;
     project.delivered = Some(tip);
     project.delivered_at = Some(now.mono);
@@ -420,5 +429,8 @@ pub(super) fn moved(board: &mut Board, id: &ProjectId, tip: Oid, tree: Oid) {
 
 /// Whether a merge may start: the target is ready and nothing else moves it.
 pub(super) fn open_for_merges(project: &Project) -> bool {
-    matches!(project.target, Target::Ready { .. }) && project.check.is_none() && project.land.is_none()
+    project.halted.is_none()
+        && matches!(project.target, Target::Ready { .. })
+        && project.check.is_none()
+        && project.land.is_none()
 }

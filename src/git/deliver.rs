@@ -8,6 +8,7 @@ use super::worktree::plain_file;
 use super::{Git, GitError};
 use crate::domain::Oid;
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,18 @@ pub enum Delivered {
     MovedThere {
         now: Option<Oid>,
     },
+}
+
+impl fmt::Display for Delivered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done => f.write_str("it was moved"),
+            Self::Already => f.write_str("it stood there already"),
+            Self::CheckedOut { at } => write!(f, "it is checked out in {}", at.display()),
+            Self::MovedThere { now: Some(now) } => write!(f, "it stands at {} there", now.short()),
+            Self::MovedThere { now: None } => f.write_str("it is gone there"),
+        }
+    }
 }
 
 /// Moves `refs/heads/<branch>` of the user's repository from `old` (`None`: it does not exist) to `new`. No command where

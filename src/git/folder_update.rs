@@ -14,11 +14,12 @@ use super::state_commit::put_entries;
 use super::state_repo::{Doing as _, FileKind, MAIN, Result, StateError, StateRepo, from_gix, to_gix};
 use super::state_tree::{Differs, entry_at, tree_diff, tree_of};
 use super::{Git, GitError};
-use crate::domain::Oid;
+use crate::domain::{Oid, safe};
 use gix::index::entry::Stage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fmt;
 use std::io::{Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -66,6 +67,25 @@ pub enum LeftAlone {
     Unborn,
     /// Somebody moved the branch while it was being brought up. Files and index are new; the branch is as they left it.
     HeadMoved,
+}
+
+impl fmt::Display for LeftAlone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Clash(files) if files.is_empty() => f.write_str("edits there do not go together with what is new"),
+            Self::Clash(files) => {
+                let names: Vec<String> = files.iter().take(5).map(|f| safe::bytes(f)).collect();
+                write!(f, "edits in {} do not go together with what is new", names.join(", "))
+            }
+            Self::IndexLocked => f.write_str("another git is at work there"),
+            Self::Busy(what) => write!(f, "a {what} is unfinished there"),
+            Self::Detached => f.write_str("its HEAD is detached"),
+            Self::OtherBranch(name) => write!(f, "{} is checked out there", safe::line(name)),
+            Self::Diverged => f.write_str("it has commits that are not taken in yet"),
+            Self::Unborn => f.write_str("nothing was ever committed there"),
+            Self::HeadMoved => f.write_str("its branch was moved in the same moment"),
+        }
+    }
 }
 
 /// An update under way.

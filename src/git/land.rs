@@ -10,6 +10,7 @@ use super::odb::OdbError;
 use super::{Git, GitError, status};
 use crate::domain::Oid;
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
@@ -43,6 +44,16 @@ pub enum Landed {
     Busy { at: PathBuf, what: Busy },
     /// Git refused to update the checkout (an untracked file in the way, a held lock), in its own words.
     Refused { at: PathBuf, text: String },
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unfinished(what) => write!(f, "{what} is unfinished there"),
+            Self::CheckedOutTwice => f.write_str("the branch is checked out in more than one worktree"),
+            Self::Missing => f.write_str("its folder cannot be found"),
+        }
+    }
 }
 
 /// What keeps a checkout from being updated.
@@ -152,6 +163,20 @@ pub async fn squashed(mirror: &Mirror, base: &Oid, integration: &Oid) -> Result<
     Ok(merge_tree(mirror, base, integration).await?.is_ok_and(|merged| merged == tree))
 }
 
+/// The two ends of what landing `tip` would bring to `base`, for [`diff_stat`] and [`diff_patch`]: where the base went on,
+/// what it has by itself is no part of it. One command at most.
+pub async fn would_land(mirror: &Mirror, base: &Oid, tip: &Oid) -> Result<(Oid, Oid), LandError> {
+    let start = mirror.odb()?.merge_base(base, tip)?;
+    if start.as_ref() == Some(base) {
+        return Ok((base.clone(), tip.clone()));
+    }
+    Ok(match merge_tree(mirror, base, tip).await? {
+        Ok(merged) => (base.clone(), merged),
+        // Nobody knows how a person will mend the conflict: what was done since the two parted.
+        Err(_) => (start.unwrap_or_else(|| base.clone()), tip.clone()),
+    })
+}
+
 /// Lines added and removed in one file; `None` for binary content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileStat {
@@ -161,7 +186,7 @@ pub struct FileStat {
     pub lines: Option<(u64, u64)>,
 }
 
-/// What differs between two commits, in lines. One command.
+/// What differs between two commits or trees, in lines. One command.
 pub async fn diff_stat(mirror: &Mirror, base: &Oid, tip: &Oid) -> Result<Vec<FileStat>, LandError> {
     let out = diff(mirror)?.args(["--numstat", "-z"]).arg(base.as_str()).arg(tip.as_str()).run().await?;
     let mut records = out.stdout.split(|b| *b == 0);
@@ -182,7 +207,7 @@ pub async fn diff_stat(mirror: &Mirror, base: &Oid, tip: &Oid) -> Result<Vec<Fil
     Ok(stats)
 }
 
-/// The patch between two commits, the same whatever a user's configuration says. One command.
+/// The patch between two commits or trees, the same whatever a user's configuration says. One command.
 pub async fn diff_patch(mirror: &Mirror, base: &Oid, tip: &Oid) -> Result<Vec<u8>, LandError> {
     Ok(diff(mirror)?.arg("--unified=3").arg(base.as_str()).arg(tip.as_str()).run().await?.stdout)
 }

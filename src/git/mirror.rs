@@ -207,6 +207,11 @@ impl Mirror {
         Ok(self.odb()?.tip(&format!("refs/heads/{branch}"))?)
     }
 
+    /// Where HEAD or a branch of the user's repository stands now. No command.
+    pub fn user_tip(&self, name: &str) -> Result<Option<Oid>, MirrorError> {
+        Ok(Odb::open(self.user_repo())?.tip(name)?)
+    }
+
     /// Tries that `overnight/<base>` and `overnight-task/…` can exist beside what the user's repository and the mirror
     /// hold. Letter case is ignored: on some file systems it makes no difference, and the names would be confusing.
     pub async fn names_fit(&self, base: &str) -> Result<(), MirrorError> {

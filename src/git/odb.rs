@@ -210,6 +210,12 @@ impl Odb {
         Ok(bases.iter().any(|b| b.detach() == old))
     }
 
+    /// The best common ancestor of two commits, the first where there are several.
+    pub fn merge_base(&self, a: &Oid, b: &Oid) -> Result<Option<Oid>> {
+        let bases = self.repo.merge_bases_many(id(a)?, &[id(b)?]).doing("compare two histories")?;
+        Ok(bases.first().map(|base| oid(&base.detach())))
+    }
+
     /// The commits reachable from `tips` and not from `hidden`, at most `limit`.
     pub fn between(&self, tips: &[Oid], hidden: &[Oid], limit: usize) -> Result<Vec<Oid>> {
         let ids = |list: &[Oid]| list.iter().map(id).collect::<Result<Vec<_>>>();

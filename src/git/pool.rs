@@ -28,7 +28,7 @@ pub enum PoolError {
     /// `n` is the worktree that holds it; `None` while another lending prepares one.
     #[error("branch {branch:?} is in use in another worktree")]
     InUse { branch: String, n: Option<u32> },
-    #[error("branch {branch:?} moved to {now:?} while it was prepared")]
+    #[error("branch {branch:?} was moved while it was prepared")]
     BranchMoved { branch: String, now: Option<Oid> },
     #[error("the proof that was shown is of another worktree than {}", .0.display())]
     WrongProof(PathBuf),

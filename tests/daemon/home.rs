@@ -303,6 +303,9 @@ fn the_way_home() {
     kit.script_task("t3", "", &["echo t3 > t3.txt"]);
     kit.merged_task("t3");
     kit.commit(&[("hand2.txt", "hand\n")]);
+    // What the base has by itself is no part of what would land.
+    let diff = kit.json(&["diff"]);
+    assert_eq!(diff["files"], serde_json::json!([{ "path": "t3.txt", "added": 1, "removed": 0 }]), "{diff}");
     kit.wait("it lands", || (kit.run(&["land", "--yes"]).code == 0).then_some(()));
     for file in ["t3.txt", "hand.txt", "hand2.txt"] {
         assert!(kit.code().join(file).exists(), "{file}");
@@ -421,5 +424,38 @@ fn a15_work_that_takes_tests_away_waits_for_a_yes() {
     kit.ok(&["answer", "ci", "Leave that file alone."]);
     kit.wait("it is sent back", || (kit.agent_runs("ci") == 2).then_some(()));
     assert_eq!(class(&kit.settled("ci")), "review");
+    kit.close();
+}
+
+/// The branch that receives the work is the person's too: moved by hand it is left and said, deleted it is made anew, and a
+/// delivery that a crash cut off before its note is known again.
+#[test]
+fn a_delivered_branch_that_the_person_moves() {
+    let kit = Kit::new();
+    let there = |kit: &Kit| kit.try_git(&kit.code(), &["rev-parse", "-q", "--verify", "refs/heads/overnight/main"]).out;
+    let merge = |kit: &Kit, name: &str| {
+        kit.script_task(name, "", &[&format!("echo {name} > {name}.txt")]);
+        kit.merged_task(name);
+        kit.git(&kit.mirror(), &["rev-parse", "overnight/main"])
+    };
+    let delivered = |kit: &Kit, tip: &str| kit.wait("it is delivered", || (there(kit).trim() == tip).then_some(()));
+    kit.up();
+    let first = merge(&kit, "t1");
+    delivered(&kit, &first);
+    kit.git(&kit.code(), &["branch", "-f", "overnight/main", "main"]);
+    let second = merge(&kit, "t2");
+    kit.wait("it is said", || kit.status()["projects"][0]["alarms"].to_string().contains("was moved in").then_some(()));
+    assert_eq!(there(&kit).trim(), kit.git(&kit.code(), &["rev-parse", "main"]));
+    kit.git(&kit.code(), &["branch", "-D", "overnight/main"]);
+    kit.ok(&["resume"]);
+    delivered(&kit, &second);
+    kit.wait("nothing is wrong", || (kit.status()["projects"][0]["alarms"] == serde_json::json!([])).then_some(()));
+    kit.down();
+    let note = kit.mirror().with_file_name("delivered");
+    assert_eq!(read(&note), format!("overnight/main {second}\n"));
+    write(&note, &format!("overnight/main {first} {second}\n"));
+    kit.up();
+    let third = merge(&kit, "t3");
+    delivered(&kit, &third);
     kit.close();
 }

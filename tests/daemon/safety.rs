@@ -121,12 +121,22 @@ fn case_25_a_worktree_without_its_link_is_noticed() {
         assert!(["policy", "wrong_branch"].contains(&class(&view)), "{task}: {}", view["line"]);
         assert!(kit.on_target(file).is_none(), "{task}");
     }
-    kit.merged_task("t4");
-    // Without a fence the second one could commit to the person's checkout by itself: theirs is what it is now.
+    // Without a fence the second one could commit to the person's checkout by itself. That is noticed, and nothing is built
+    // on it until the person says go on.
+    let stray = kit.git(&kit.code(), &["rev-parse", "main"]);
+    assert_ne!(stray, main);
     kit.remember();
-    // Nothing that the daemon made holds it.
-    let tip = kit.git(&kit.mirror(), &["merge-base", "overnight/main", &main]);
+    let alarms = kit.status()["projects"][0]["alarms"].to_string();
+    assert!(alarms.contains("worked, your base branch moved from"), "{alarms}");
+    kit.script_task("t5", "", &["echo later > t5.txt"]);
+    kit.wait("t5 is known", || kit.facts("t5")["line"]["why"].as_str()?.contains("overnight resume").then_some(()));
+    let land = kit.run(&["land", "--yes"]);
+    assert!(land.code != 0 && land.err.contains("overnight resume"), "{land:?}");
+    let tip = kit.git(&kit.mirror(), &["merge-base", "overnight/main", &stray]);
     assert_eq!(tip, main);
+    kit.ok(&["resume"]);
+    kit.merged_task("t4");
+    kit.merged_task("t5");
     kit.close();
 }
 

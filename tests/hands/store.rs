@@ -143,7 +143,12 @@ fn ended_task(path: &str) -> Task {
         started: Some(Wall(20)),
         question: Some("which\0one?".into()),
         usage: UsageSum { input: 10, output: 5, cached: 3, cost: 0.5, partial: true, runs: 2 },
-        worktree: Some(Worktree { path: "/w".into(), branch: "overnight-task/x".into(), base: oid('b') }),
+        worktree: Some(Worktree {
+            path: "/w".into(),
+            branch: "overnight-task/x".into(),
+            base: oid('b'),
+            theirs: Default::default(),
+        }),
         work: Some(Work {
             tip: oid('c'),
             tree: oid('d'),

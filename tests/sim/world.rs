@@ -639,10 +639,11 @@ impl World {
         let red = self.board.projects.values().any(|p| p.baseline.as_ref().is_some_and(|b| b.red.is_some()));
         // So is a login that was missing when an agent of the troubled hours ended.
         let held = self.board.projects.values().any(|p| p.holds.values().any(|h| h.until.is_none()));
-        if red || held {
+        let halted = self.board.projects.values().any(|p| p.halted.is_some());
+        if red || held || halted {
             self.request(Request::Resume { project: None });
         }
-        red || held || !waiting.is_empty()
+        red || held || halted || !waiting.is_empty()
     }
 
     /// Everything is merged or explained, and nothing is left lying about.

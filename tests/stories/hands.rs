@@ -37,7 +37,7 @@ impl Story {
             TaskAsk::Claim => ("claim", Answer::ClaimWon { held: self.held() }),
             TaskAsk::MakeWorktree { branch, base } => {
                 self.trees.remove(task);
-                let worktree = Worktree { path: format!("/w/{}", task.path), branch, base };
+                let worktree = Worktree { path: format!("/w/{}", task.path), branch, base, theirs: Default::default() };
                 ("worktree", Answer::WorktreeReady { worktree })
             }
             TaskAsk::WriteBrief(_) => ("brief", Answer::Briefed),
@@ -289,12 +289,16 @@ impl Story {
             "gone" => Answer::ClaimGone,
             "worktree" => {
                 let base = self.named("tip");
-                let worktree = Worktree { path: "/w".into(), branch: task.path.branch(), base };
+                let worktree =
+                    Worktree { path: "/w".into(), branch: task.path.branch(), base, theirs: Default::default() };
                 Answer::WorktreeReady { worktree }
             }
             "briefed" => Answer::Briefed,
             "collected" => self.collected(&task, line),
-            "refused" => Answer::Refused { reason: Reason::new(ReasonClass::WrongBranch, why) },
+            "refused" => Answer::Refused {
+                reason: Reason::new(ReasonClass::WrongBranch, why),
+                strayed: line.get("strayed").map(str::to_owned),
+            },
             "merged" => {
                 let onto = self.tips[&task.project].clone();
                 self.merged(&task, onto)

@@ -38,6 +38,7 @@ async fn diff_of(ctx: &ProjectCtx, base: &str, into: &str, patch: bool) -> Resul
     let from = ctx.mirror.base_tip(base).map_err(|e| words(&e))?;
     let empty = || DiffView { base: base.to_owned(), into: into.to_owned(), files: vec![], patch: None };
     let Some(tip) = ctx.mirror.branch_tip(into).map_err(|e| words(&e))? else { return Ok(empty()) };
+    let (from, tip) = land::would_land(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
     let stat = land::diff_stat(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
     let files = stat
         .into_iter()
@@ -71,7 +72,7 @@ pub(super) async fn undo(ring: &Ring, project: &ProjectId, path: &TaskPath, atte
         Ok(crate::git::deliver::Delivered::Done | crate::git::deliver::Delivered::Already) => {
             Reply::Done { text: format!("{} is back as branch {branch} in {}", kept.name, ctx.code.display()) }
         }
-        Ok(other) => Reply::error(ErrorKind::Failed, format!("branch {branch} could not be made: {other:?}")),
+        Ok(other) => Reply::error(ErrorKind::Failed, format!("branch {branch} could not be made: {other}")),
         Err(e) => Reply::error(ErrorKind::Failed, chain(&e)),
     }
 }

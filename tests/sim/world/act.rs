@@ -94,7 +94,7 @@ impl World {
         // A claim that another took over meanwhile is found out at the next exchange; until then it is held in good faith.
         assert!(self.claims.contains_key(path), "{path} gets a worktree without a claim");
         let merged: BTreeSet<TaskPath> = self.merged.iter().cloned().collect();
-        let worktree = Worktree { path: format!("/wt/{path}"), branch, base };
+        let worktree = Worktree { path: format!("/wt/{path}"), branch, base, theirs: Default::default() };
         self.worktrees.insert(path.clone(), (worktree.clone(), merged));
         self.content.remove(path);
         Answer::WorktreeReady { worktree }
@@ -283,7 +283,8 @@ impl World {
         if self.bad(1) {
             let reason =
                 overnight::domain::status::Reason::new(overnight::domain::status::ReasonClass::WrongBranch, "moved");
-            return Answer::Refused { reason };
+            let strayed = self.bad(20).then(|| "your base branch moved".into());
+            return Answer::Refused { reason, strayed };
         }
         let tree = self.content.get(path).map_or(base_tree.clone(), |(tree, _)| tree.clone());
         let changed = usize::from(tree != base_tree);
