@@ -4,6 +4,10 @@
 //!
 //! Machines differ and are busy: compare the two sides of one table, which take turns in one run.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a bench measures time, starts programs and lets the machine rest between two measurements"
+)]
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot go on ends")]
 
 #[path = "overhead/home.rs"]

@@ -1,6 +1,8 @@
 //! Talks to the daemon over its socket: one connection a request, its line of JSON out, lines of JSON back. Says apart
 //! that no daemon is there, that one is there and does not answer, and that it speaks words this program does not know.
 
+#![expect(clippy::disallowed_methods, reason = "the socket is read with a deadline of the caller's own")]
+
 use crate::config::Places;
 use crate::config::files::FileError;
 use crate::domain::safe::shown;

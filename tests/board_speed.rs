@@ -1,6 +1,11 @@
 //! A board of two thousand rows is read in less than a tenth of a second, also without optimisation. It stands here
 //! because the module itself knows no clock.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests play the user and the machine: they start programs, wait with limits and read the environment"
+)]
+
 use overnight::domain::status::Status;
 use overnight::text::board_file::{Row, parse, render};
 

@@ -1,6 +1,10 @@
 //! Databases of every age: released migrations never change, each is run over data, and a database that is newer, altered
 //! or not what it says is refused with its versions and its copy named. A kill in the middle leaves the old or the new.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests play the user and the machine: they start programs, wait with limits and read the environment"
+)]
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
 use overnight::store::file::Database;

@@ -1,6 +1,11 @@
 //! The script agent's fixed program under a real `/bin/sh`: commands run in turn as written, the first failure ends the
 //! run with its status, and nothing in a command reaches the program around it.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests play the user and the machine: they start programs, wait with limits and read the environment"
+)]
+
 use overnight::agent::{Launch, command};
 use overnight::domain::policy::{AgentKind, Profile};
 use std::io::Write;

@@ -1,6 +1,8 @@
 //! The daemon's life: `start`, `stop`, `restart`, and `run`, which is the same daemon at a terminal, or a look at the one
 //! that works already.
 
+#![expect(clippy::disallowed_methods, reason = "a daemon that ends can only be asked again until nobody answers")]
+
 use super::context::{Context, unexpected};
 use super::{Outcome, approval, follow, launch, render};
 use crate::client;

@@ -1,5 +1,10 @@
 //! Starting the daemon as a process of its own, detached from the terminal, and waiting until it answers.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the daemon is this program's own file, and is asked until it answers or has ended"
+)]
+
 use super::context::{Context, file_error};
 use crate::client;
 use crate::config::files::private_folder;

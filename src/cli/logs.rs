@@ -1,6 +1,11 @@
 //! `logs`: what a task's agent and checks printed, in readable lines or as the bytes that came; without a task, the
 //! daemon's own log.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a followed log file is looked at again and again, as `tail -f` does where it has no watch"
+)]
+
 use super::context::{Context, unexpected};
 use super::{Outcome, render};
 use crate::daemon::logs::{Describer, LogReader, task_log};

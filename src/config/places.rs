@@ -1,6 +1,8 @@
 //! Where things are kept on this machine, and what the environment says beside. Client and daemon compute the same
 //! places from the same user, whatever session each of them was started in.
 
+#![expect(clippy::disallowed_methods, reason = "this is where `config` reads the environment")]
+
 use super::files::{FileError, check_private, private_folder};
 use crate::domain::ProjectId;
 use sha2::{Digest as _, Sha256};

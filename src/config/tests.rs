@@ -1,5 +1,10 @@
 //! Configurations read: every setting, and every way to get one wrong with the place where it is said.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests play the user and the machine: they start programs, wait with limits and read the environment"
+)]
+
 use super::*;
 use crate::domain::chain::{Command, OnFailure, When};
 use crate::domain::policy::{AgentKind, Limits, OutputFormat, PromptBy};

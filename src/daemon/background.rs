@@ -1,6 +1,8 @@
 //! Background steps: beside an agent, each in a snapshot of its own, so that two writers never meet in one tree. Their end
 //! is noted and decides nothing; they are ended when their attempt is.
 
+#![expect(clippy::disallowed_methods, reason = "a background step is asked once, and ended soon after")]
+
 use super::Shared;
 use super::project::{ProjectCtx, lock};
 use crate::decide::Event;

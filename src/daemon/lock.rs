@@ -2,6 +2,8 @@
 //! writes its pid and what it is into the file, so that the next one can name it. The file is never removed: a lock on a
 //! removed file is held by two.
 
+#![expect(clippy::disallowed_methods, reason = "the lock is asked for again until a deadline: flock knows no timeout")]
+
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};

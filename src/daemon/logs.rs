@@ -1,5 +1,7 @@
 //! What people read: the daemon's own log, the lines of a run in the foreground, and the transcripts of tasks.
 
+#![expect(clippy::disallowed_methods, reason = "a follower of logs waits with a deadline; no rule sees this clock")]
+
 use super::How;
 use crate::agent;
 use crate::config::{Places, Surroundings};

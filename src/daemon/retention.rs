@@ -4,6 +4,8 @@
 //! At most `RUNS` run folders of ended tasks stay, and none older than `AGE`; those of open tasks always stay. A folder
 //! holds at most its transcript's cap (`[limits] transcript`) and some kilobytes.
 
+#![expect(clippy::disallowed_methods, reason = "the age of files is theirs by the wall clock")]
+
 use super::{Shared, chain};
 use crate::decide::Board;
 use crate::domain::RunId;

@@ -1,6 +1,11 @@
 //! Runs: from an order to a child under its shim, its output folded into progress, and its end reported with the adapter's
 //! verdict. A run that an earlier daemon started is followed in the same way.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "how often a run's progress is passed on concerns this hand alone; no rule sees this clock"
+)]
+
 use super::project::ProjectCtx;
 use super::{Shared, briefs};
 use crate::agent::{self, Launch, Reader};

@@ -1,6 +1,11 @@
 //! Requests without a daemon: the same ring, turned in the CLI's own process under the same lock, adopting and starting
 //! nothing, until what was asked is saved and, for a while, published.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a person at the terminal waits with a deadline; no rule sees this clock"
+)]
+
 use super::lock::{self as locks, LockError, PATIENCE};
 use super::peer;
 use super::socket::Incoming;

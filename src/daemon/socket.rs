@@ -1,6 +1,8 @@
 //! The control socket: one JSON line in, one out, `events` excepted, which goes on until the client leaves. Mode 0600 from
 //! its first moment, peers checked, lines and idle time bounded: nothing that is sent here can hurt the daemon.
 
+#![expect(clippy::disallowed_methods, reason = "out of descriptors there is no event to wait for")]
+
 use super::peer;
 use crate::protocol::reply::ErrorKind;
 use crate::protocol::{Call, Frame, Reply, Request, VERSION, frame};

@@ -1,6 +1,8 @@
 //! Where news comes from: the person's folder of the state repo (watched, with a poll behind it for lost events), the state
 //! remote (polled), and signals. A watch that cannot be had is said once and polled for instead.
 
+#![expect(clippy::disallowed_methods, reason = "saves that come together are gathered for a moment")]
+
 use super::Shared;
 use super::project::{ProjectCtx, lock};
 use super::state_worker::StateOp;

@@ -1,6 +1,8 @@
 //! The person's folder as a peer, beside the state worker: commits and saved task files go from it into our clone, wishes
 //! are read from there, and the folder is brought up to what we have.
 
+#![expect(clippy::disallowed_methods, reason = "how long the folder is behind concerns this worker alone")]
+
 use super::project;
 use super::records;
 use super::state_worker::StateWorker;

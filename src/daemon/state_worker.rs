@@ -2,6 +2,8 @@
 //! records, edits and boards in one commit. After each change, and when the folder or the remote may have changed, the
 //! wishes are read and the person's folder is brought up.
 
+#![expect(clippy::disallowed_methods, reason = "this worker has a pace of its own; no rule sees this clock")]
+
 use super::project::{ProjectCtx, lock};
 use super::records;
 use super::wishes::WishReader;

@@ -2,6 +2,8 @@
 //! it asks. A save that fails rolls everything back; the events stay, requests are still answered from memory, and the save
 //! is tried again.
 
+#![expect(clippy::disallowed_methods, reason = "this is the loop's own wait until `next_wake`")]
+
 use super::hands::{self, Order};
 use super::project::{ProjectCtx, lock};
 use super::socket::Incoming;

@@ -123,6 +123,7 @@ fn stop_background(board: &mut Board, id: &TaskId) {
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "the answer to another ask is none to this one")]
 fn answered(board: &mut Board, id: &TaskId, epoch: Epoch, answer: Answer, now: Now) {
     let Some(task) = board.tasks.get(id) else { return };
     match answer {
@@ -165,6 +166,7 @@ fn answered(board: &mut Board, id: &TaskId, epoch: Epoch, answer: Answer, now: N
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "the answer to another ask is none to this one")]
 fn claiming(board: &mut Board, id: &TaskId, answer: Answer, now: Now) {
     match answer {
         Answer::ClaimWon { held } => {
@@ -193,6 +195,7 @@ fn claiming(board: &mut Board, id: &TaskId, answer: Answer, now: Now) {
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "the answer to another ask is none to this one")]
 fn preparing(board: &mut Board, id: &TaskId, answer: Answer, now: Now) {
     match answer {
         Answer::WorktreeReady { worktree } => {
@@ -206,6 +209,7 @@ fn preparing(board: &mut Board, id: &TaskId, answer: Answer, now: Now) {
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "the answer to another ask is none to this one")]
 fn briefing(board: &mut Board, id: &TaskId, answer: &Answer, now: Now) {
     match answer {
         Answer::Briefed => before(board, id, 0, "briefed", now),
@@ -278,10 +282,10 @@ fn progressed(board: &mut Board, id: &TaskId, epoch: Epoch, progress: Progress, 
         return;
     }
     // A session's id is worth a save: it is what a crash would lose. The rest is found out again.
-    let session = progress.events.iter().find_map(|e| match e {
-        AgentEvent::Session { id, .. } => Some(id.clone()),
-        _ => None,
-    });
+    let session = progress
+        .events
+        .iter()
+        .find_map(|e| if let AgentEvent::Session { id, .. } = e { Some(id.clone()) } else { None });
     if session.is_some()
         && session != task.session
         && matches!(task.phase.child(), Some(Child::Agent))

@@ -23,13 +23,8 @@ pub(super) fn run_ended(
     now: Now,
 ) {
     let Some(task) = board.task_mut(id) else { return };
-    let (child, cause) = match task.phase {
-        Phase::Stopping { child, cause, .. } => (child, Some(cause)),
-        ref phase => match phase.child() {
-            Some(child) => (child, None),
-            None => return,
-        },
-    };
+    let Some(child) = task.phase.child() else { return };
+    let cause = if let Phase::Stopping { cause, .. } = task.phase { Some(cause) } else { None };
     if let Some(report) = &agent {
         task.usage.add(&report.usage);
         if report.session.is_some() && child == Child::Agent {
@@ -100,6 +95,7 @@ fn step_ended(board: &mut Board, id: &TaskId, child: Child, n: usize, end: &RunE
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "the answer to another ask is none to this one")]
 pub(super) fn collected(board: &mut Board, id: &TaskId, then: Then, answer: Answer, now: Now) {
     match answer {
         Answer::Collected { work } => {

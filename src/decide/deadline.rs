@@ -39,7 +39,20 @@ pub fn due(task: &Task) -> Option<(Mono, Due)> {
                 StopStage::Kill => (task.since.after(grace * 2 + Duration::from_secs(5)), Due::GiveUp),
             })
         }
-        phase => child_due(task, phase.child()?),
+        phase @ (Phase::Before { .. }
+        | Phase::Running
+        | Phase::Checking { .. }
+        | Phase::After { .. }
+        | Phase::Merging { .. }
+        | Phase::Finally { .. }) => child_due(task, phase.child()?),
+        Phase::Claiming
+        | Phase::Preparing
+        | Phase::Briefing
+        | Phase::Collecting { .. }
+        | Phase::Waiting { .. }
+        | Phase::MergeQueued
+        | Phase::Cleaning { .. }
+        | Phase::Ended => None,
     }
 }
 
@@ -122,10 +135,8 @@ fn give_up(board: &mut Board, id: &TaskId, now: Now) {
 }
 
 fn task_cause(board: &Board, id: &TaskId) -> Option<(StopCause, Child)> {
-    match board.tasks.get(id)?.phase {
-        Phase::Stopping { cause, child, .. } => Some((cause, child)),
-        _ => None,
-    }
+    let Phase::Stopping { cause, child, .. } = board.tasks.get(id)?.phase else { return None };
+    Some((cause, child))
 }
 
 /// The earliest instant at which something is due, and the pulse while anything runs.

@@ -121,18 +121,30 @@ pub fn why(board: &Board, task: &Task, now: Now) -> String {
         Phase::Waiting { on } => waiting(task, on),
         Phase::Backoff { again } => backoff(board, task, *again, now),
         Phase::MergeQueued => merge_queued(board, task),
-        phase => doing(task, phase, now),
+        phase @ (Phase::Claiming
+        | Phase::Preparing
+        | Phase::Briefing
+        | Phase::Before { .. }
+        | Phase::Running
+        | Phase::Stopping { .. }
+        | Phase::Collecting { .. }
+        | Phase::Checking { .. }
+        | Phase::After { .. }
+        | Phase::Merging { .. }
+        | Phase::Finally { .. }
+        | Phase::Cleaning { .. }
+        | Phase::Ended) => doing(task, phase, now),
     }
 }
 
 fn queued(board: &Board, task: &Task, now: Now) -> String {
     if let Some(reason) = queued_reason(board, task) {
-        let hint = match reason.class {
-            ReasonClass::DependencyFailed => " It starts when that task is retried and merged.",
-            ReasonClass::DependencyCycle => " Take one of these edges out.",
-            ReasonClass::ChildFailed => " It is done when all of them are.",
-            _ => "",
-        };
+        let hints = [
+            (ReasonClass::DependencyFailed, " It starts when that task is retried and merged."),
+            (ReasonClass::DependencyCycle, " Take one of these edges out."),
+            (ReasonClass::ChildFailed, " It is done when all of them are."),
+        ];
+        let hint = hints.iter().find(|(class, _)| *class == reason.class).map_or("", |(_, hint)| hint);
         let word = status(board, task).word().replace('_', " ");
         return format!("{word}: {}.{hint}", reason.text.trim_end_matches('.'));
     }

@@ -5,6 +5,8 @@
 //! `schedule`, `merge`, `target` and `publish` are level rules over all tasks,
 //! `deadline` knows the clocks, `recover` what a start does to saved phases, and `explain` says why.
 
+#![warn(clippy::wildcard_enum_match_arm)]
+
 pub mod advance;
 pub mod ask;
 pub mod board;

@@ -82,6 +82,7 @@ fn boards(board: &mut Board, now: Now) {
 }
 
 /// Answers of the state repo's hand.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the answer to another ask is none to this one")]
 pub(super) fn answered(board: &mut Board, id: &ProjectId, epoch: Epoch, answer: SideAnswer, now: Now) {
     match answer {
         SideAnswer::BoardPublished => board_done(board, id, epoch),
@@ -199,12 +200,25 @@ pub fn is_idle(board: &Board, now: Now) -> bool {
         Phase::MergeQueued if board.projects.get(&t.id.project).is_some_and(|p| p.halted.is_some()) => {
             t.publishing.is_none()
         }
-        phase if phase.is_active() => false,
         Phase::Queued => match super::schedule::gate(board, t, &counts, now) {
             Ok(_) => false,
             // A target that was never looked at will be, for a task that could start.
             Err(hold) => !hold.passes(),
         },
-        _ => t.publishing.is_none(),
+        Phase::Waiting { .. } | Phase::Ended => t.publishing.is_none(),
+        Phase::Claiming
+        | Phase::Preparing
+        | Phase::Briefing
+        | Phase::Before { .. }
+        | Phase::Running
+        | Phase::Stopping { .. }
+        | Phase::Collecting { .. }
+        | Phase::Checking { .. }
+        | Phase::After { .. }
+        | Phase::MergeQueued
+        | Phase::Merging { .. }
+        | Phase::Backoff { .. }
+        | Phase::Finally { .. }
+        | Phase::Cleaning { .. } => false,
     })
 }

@@ -118,7 +118,9 @@ fn edit_wish(board: &mut Board, id: RequestId, project: &ProjectId, path: &TaskP
         WishEdit::Answer(text) => Some(Some(text.clone())),
         // An answer of earlier is none to what waits now.
         WishEdit::Retry => Some(None),
-        _ => None,
+        WishEdit::Create { .. } | WishEdit::Enqueue | WishEdit::Abort | WishEdit::Priority(_) | WishEdit::Approve => {
+            None
+        }
     };
     if let (Some(said), true) = (said, task.is_some())
         && let Some(task) = board.task_mut(&key)
@@ -140,11 +142,12 @@ fn judge_edit(path: &TaskPath, task: Option<&Task>, ended: Option<&Concluded>, e
         (WishEdit::Enqueue, _, _) => wrong(format!("{path} is not in planning")),
         (WishEdit::Abort, Some(_), _) => None,
         (WishEdit::Abort, None, Some(e)) => wrong(format!("{path} is {} already", e.outcome.status())),
-        (WishEdit::Retry, Some(t), _) => match &t.phase {
-            Phase::Waiting { .. } => None,
-            Phase::Queued if t.wish.wish.is_some() => None,
-            phase => wrong(format!("{path} is {}: there is nothing to try again", phase.word())),
-        },
+        (WishEdit::Retry, Some(t), _) => {
+            let aborted = t.phase == Phase::Queued && t.wish.wish.is_some();
+            let open = aborted || matches!(t.phase, Phase::Waiting { .. });
+            let why = || format!("{path} is {}: there is nothing to try again", t.phase.word());
+            (!open).then(|| Reply::WrongState { why: why() })
+        }
         (WishEdit::Retry, None, Some(e)) if e.outcome.satisfies() => wrong(format!("{path} is completed")),
         (WishEdit::Retry, None, Some(_)) => None,
         (WishEdit::Priority(_), Some(_), _) => None,
@@ -307,7 +310,24 @@ fn changed(board: &mut Board, key: &TaskId, wish: Wish, now: Now) {
             super::advance::enter(board, key, Phase::MergeQueued, "approved", now);
         }
         Phase::MergeQueued if !approved => super::children::ready_to_merge(board, key, "", now),
-        _ => {}
+        // The rest is taken up where it is asked for: the wish as it stands then.
+        Phase::Queued
+        | Phase::Claiming
+        | Phase::Preparing
+        | Phase::Briefing
+        | Phase::Before { .. }
+        | Phase::Running
+        | Phase::Stopping { .. }
+        | Phase::Collecting { .. }
+        | Phase::Checking { .. }
+        | Phase::After { .. }
+        | Phase::Waiting { .. }
+        | Phase::MergeQueued
+        | Phase::Merging { .. }
+        | Phase::Backoff { .. }
+        | Phase::Finally { .. }
+        | Phase::Cleaning { .. }
+        | Phase::Ended => {}
     }
 }
 
@@ -370,20 +390,22 @@ fn abort_one(board: &mut Board, key: &TaskId, now: Now) {
                 task.phase = phase;
             }
         }
-        phase if phase.child().is_some() => super::advance::stop(board, key, StopCause::Abort, now),
+        Phase::Before { .. }
+        | Phase::Running
+        | Phase::Checking { .. }
+        | Phase::After { .. }
+        | Phase::Merging { stage: MergeStage::Check { .. } } => {
+            super::advance::stop(board, key, StopCause::Abort, now);
+        }
         // The branch may have moved already: what the answer says decides.
         Phase::Merging { stage: MergeStage::Move } | Phase::Cleaning { .. } | Phase::Ended => {}
         Phase::Claiming
         | Phase::Preparing
         | Phase::Briefing
-        | Phase::Before { .. }
-        | Phase::Running
         | Phase::Collecting { .. }
-        | Phase::Checking { .. }
-        | Phase::After { .. }
         | Phase::Waiting { .. }
         | Phase::MergeQueued
-        | Phase::Merging { stage: MergeStage::Try | MergeStage::Check { .. } }
+        | Phase::Merging { stage: MergeStage::Try }
         | Phase::Backoff {
             again:
                 Again::Claim | Again::Prepare | Again::Run | Again::Child { .. } | Again::Collect { .. } | Again::Merge,

@@ -133,10 +133,10 @@ pub enum Need {
 pub fn need(board: &Board, project: &ProjectId, path: &TaskPath) -> Need {
     let id = TaskId { project: project.clone(), path: path.clone() };
     if let Some(task) = board.tasks.get(&id) {
-        return match &task.phase {
-            Phase::Waiting { on: WaitFor::Block { reason } } => Need::Failed(format!("blocked, {reason}")),
-            _ => Need::OnItsWay,
-        };
+        if let Phase::Waiting { on: WaitFor::Block { reason } } = &task.phase {
+            return Need::Failed(format!("blocked, {reason}"));
+        }
+        return Need::OnItsWay;
     }
     match board.ended.get(&id).map(|e| &e.outcome) {
         Some(outcome) if outcome.satisfies() => Need::Met,

@@ -58,10 +58,11 @@ fn wanted(board: &Board, id: &ProjectId, project: &Project) -> bool {
         return false;
     }
     let mine = |t: &&super::board::Task| t.id.project == *id;
-    board.tasks.values().filter(mine).any(|t| match &t.phase {
-        Phase::MergeQueued | Phase::Preparing | Phase::Backoff { .. } => true,
-        Phase::Queued => t.wish.status == WishStatus::Queued && super::schedule::own_hold(board, t, project).is_ok(),
-        _ => false,
+    board.tasks.values().filter(mine).any(|t| {
+        if t.phase == Phase::Queued {
+            return t.wish.status == WishStatus::Queued && super::schedule::own_hold(board, t, project).is_ok();
+        }
+        matches!(t.phase, Phase::MergeQueued | Phase::Preparing | Phase::Backoff { .. })
     })
 }
 
@@ -224,6 +225,7 @@ fn answer_land(board: &mut Board, id: &ProjectId, request: RequestId, reply: Rep
 }
 
 /// The answer to one of the project's own asks.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the answer to another ask is none to this one")]
 pub(super) fn answered(board: &mut Board, id: &ProjectId, epoch: Epoch, answer: SideAnswer, now: Now) {
     let Some(project) = board.projects.get(id) else { return };
     let preparing = matches!(&project.target, Target::Preparing { epoch: e } if *e == epoch);

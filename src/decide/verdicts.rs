@@ -82,7 +82,9 @@ fn plain_verdict(end: &RunEnd) -> Verdict {
     match &end.exit {
         Exit::Exited { code: 0 } => Verdict::Finished,
         Exit::SpawnFailed { error } => Verdict::SpawnFailed { message: error.clone() },
-        exit => Verdict::Crashed { message: crate::domain::chain::describe(exit, false, Duration::ZERO) },
+        exit @ (Exit::Exited { .. } | Exit::Signalled { .. } | Exit::DeadMan | Exit::Lost) => {
+            Verdict::Crashed { message: crate::domain::chain::describe(exit, false, Duration::ZERO) }
+        }
     }
 }
 

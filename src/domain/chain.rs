@@ -114,12 +114,15 @@ pub enum StepVerdict {
 /// Judges one run of `step`; `tries` counts this run.
 pub fn judge_step(step: &Step, end: &RunEnd, timed_out: bool, tries: u32) -> StepVerdict {
     let again = tries < STEP_TRIES;
-    let why = match &end.exit {
-        Exit::Exited { code: 0 | EXIT_NOT_APPLICABLE } if !timed_out => return StepVerdict::Next,
-        Exit::Exited { code: EXIT_AGAIN } if !timed_out && again => return StepVerdict::Again,
-        exit if !timed_out && again && was_cut_off(exit, tries.saturating_sub(1)) => return StepVerdict::Again,
-        exit => describe(exit, timed_out, step.timeout),
-    };
+    let exit = &end.exit;
+    let code = if let Exit::Exited { code } = exit { Some(*code) } else { None };
+    if !timed_out && matches!(code, Some(0 | EXIT_NOT_APPLICABLE)) {
+        return StepVerdict::Next;
+    }
+    if !timed_out && again && (code == Some(EXIT_AGAIN) || was_cut_off(exit, tries.saturating_sub(1))) {
+        return StepVerdict::Again;
+    }
+    let why = describe(exit, timed_out, step.timeout);
     match step.on_failure {
         OnFailure::Log => StepVerdict::Next,
         OnFailure::Retry if again => StepVerdict::Again,
@@ -156,8 +159,10 @@ pub enum CheckVerdict {
 
 /// Judges one run of a check.
 pub fn judge_check(check: &Check, end: &RunEnd, timed_out: bool) -> CheckVerdict {
+    if timed_out {
+        return CheckVerdict::Fail { why: describe(&end.exit, true, check.timeout) };
+    }
     match &end.exit {
-        exit if timed_out => CheckVerdict::Fail { why: describe(exit, true, check.timeout) },
         Exit::Exited { code: 0 } => CheckVerdict::Pass,
         Exit::Exited { code: EXIT_NOT_APPLICABLE } => CheckVerdict::Skipped,
         // What a shell answers for a command it cannot find or may not execute.
@@ -167,7 +172,9 @@ pub fn judge_check(check: &Check, end: &RunEnd, timed_out: bool) -> CheckVerdict
         exit @ (Exit::SpawnFailed { .. } | Exit::Lost | Exit::DeadMan) => {
             CheckVerdict::CouldNotRun { why: describe(exit, false, check.timeout) }
         }
-        exit => CheckVerdict::Fail { why: describe(exit, false, check.timeout) },
+        exit @ (Exit::Exited { .. } | Exit::Signalled { .. }) => {
+            CheckVerdict::Fail { why: describe(exit, false, check.timeout) }
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The words of the program: ids, tasks, phases, plans, policies. Pure values with their own rules and nothing else;
 //! every floor above speaks in them.
 
+#![warn(clippy::wildcard_enum_match_arm)]
+
 pub mod chain;
 pub mod graph;
 pub mod id;

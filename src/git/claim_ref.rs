@@ -4,6 +4,8 @@
 //! A batch is one push without `--atomic`, so that a lost claim costs the others nothing. What a push leaves unclear is
 //! read back; what cannot be read back is unknown, never lost.
 
+#![expect(clippy::disallowed_methods, reason = "a random pause between two tries at a contended ref")]
+
 use super::state_commit::{Identity, new_commit, put};
 use super::state_remote::{Flag, Guard, RefMove, Trouble, TroubleKind};
 use super::state_repo::{Doing as _, Result, SEEN_CLAIMS, StateError, StateRepo, from_gix, to_gix};

@@ -1,6 +1,8 @@
 //! A person's folder after a kill in the middle of an update: the record in our data folder says what was under way, and
 //! the index whether its files were all written. Then the branch follows; else the files go back to what they were.
 
+#![expect(clippy::disallowed_methods, reason = "processes of others end without telling us")]
+
 use super::folder::{Folder, open};
 use super::folder_update::{Record, There, random, remove, replace};
 use super::state_repo::{Doing as _, Result, StateError, to_gix};

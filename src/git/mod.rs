@@ -5,6 +5,11 @@
 //! The code side (`mirror`, `worktree`, `pool`, `merge`, `rescue`) and the state side (`state_repo`, `claim_ref`) build on
 //! it. Reading and writing objects and refs is done in process with gix where no network and no worktree takes part.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is where git is called: its command, its environment, and its patience with locks"
+)]
+
 pub mod claim_ref;
 pub mod collect;
 pub mod deliver;

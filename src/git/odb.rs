@@ -2,6 +2,8 @@
 //! starting git. A handle is opened for each operation (a tenth of a millisecond), so nothing is cached across changes
 //! that others make to the repository.
 
+#![expect(clippy::disallowed_methods, reason = "a lock of another git ends without telling us")]
+
 use super::{Who, stale_locks};
 use crate::domain::Oid;
 use gix::bstr::{BString, ByteSlice as _};

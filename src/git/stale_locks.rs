@@ -2,6 +2,8 @@
 //! and fail for ever; nothing in the file tells. So it is looked at twice: one that has not changed meanwhile belongs to
 //! nobody, since refs are locked for moments only.
 
+#![expect(clippy::disallowed_methods, reason = "a lock is stale when it does not change for a while")]
+
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

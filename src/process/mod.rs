@@ -7,6 +7,8 @@
 //!   └──reads── started record.json beat out.* exit.json (the run folder, docs/run-folder.md)
 //! ```
 
+#![expect(clippy::disallowed_methods, reason = "this is where shims are started")]
+
 mod adopt;
 mod folder;
 mod serve;

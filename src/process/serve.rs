@@ -1,6 +1,8 @@
 //! A shim's work while its child lives: taking in output from both streams in turn, stops and the dead-man limit, orphans
 //! to reap, signs of life. Everything happens in `turn`, which waits for one thing and takes it in.
 
+#![expect(clippy::disallowed_methods, reason = "the shim keeps its own deadlines; no rule sees this clock")]
+
 use super::folder::Stop;
 use super::shim::{Child, Shim};
 use super::transcript::Stream;

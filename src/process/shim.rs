@@ -8,6 +8,11 @@
 //!      exit                                          spawn failed ───────────────▶ exit.json ◀── sweep, drain
 //! ```
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is where children are started, and their shim keeps deadlines of its own"
+)]
+
 use super::folder::{Beat, Folder, Lock, Process, Record, Spec, Stdin, Stop, VERSION};
 use super::transcript::Writer;
 use super::tree::{self, Sweep};

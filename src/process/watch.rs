@@ -7,6 +7,8 @@
 //!    └────────────────────┴──▶ settle (adopt) ──▶ end
 //! ```
 
+#![expect(clippy::disallowed_methods, reason = "following a run has deadlines of its own; no rule sees this clock")]
+
 use super::folder::Folder;
 use super::transcript::{Piece, Reader};
 use super::{Beat, ProcessError, Runs, Stream, system};

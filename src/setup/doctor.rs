@@ -1,5 +1,7 @@
 //! `overnight doctor`: what would spoil the night, and how to mend it. Looks only; every finding names what it rests on.
 
+#![expect(clippy::disallowed_methods, reason = "git is asked for its version before anything relies on it")]
+
 use crate::config::{Approvals, FILE, Places, Registry, Status, Surroundings};
 use crate::daemon::{chain, lock};
 use crate::domain::ProjectId;

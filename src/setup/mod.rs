@@ -12,6 +12,7 @@ pub use detect::{Detected, Found, FoundAgent, Language, detect};
 pub use render::render_config;
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a child of its own writes the file")]
 mod testing {
     use std::io::Write as _;
     use std::path::Path;

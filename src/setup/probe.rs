@@ -1,5 +1,7 @@
 //! Asking a program for its version, with a limit: an agent's CLI may start slowly, wait for a login or print a page.
 
+#![expect(clippy::disallowed_methods, reason = "programs are asked for their version, with a limit")]
+
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::io::Read as _;

@@ -2,6 +2,8 @@
 //! in one transaction and with a copy made first. A file that is newer or not what it says is refused, a damaged one is
 //! set aside.
 
+#![expect(clippy::disallowed_methods, reason = "the switch to WAL cannot be waited for by SQLite itself")]
+
 use super::error::{Kind, StoreError, is_full, told_apart};
 use sqlx::migrate::{Migrate, MigrateError, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};

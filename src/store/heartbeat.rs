@@ -2,6 +2,8 @@
 //! some milliseconds, only the newest of a run is kept, and a group is one commit by a task of its own; losing some, or
 //! the whole file, does no harm.
 
+#![expect(clippy::disallowed_methods, reason = "beats are gathered for a moment; no rule sees this clock")]
+
 use super::error::{Kind, StoreError, told_apart};
 use super::file::{Database, set_aside};
 use super::link::Link;

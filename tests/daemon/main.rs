@@ -1,5 +1,9 @@
 //! Whole nights in small: the true program with scripted agents, real git and real SQLite, in a temporary folder each.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests play the user and the machine: they start programs, wait with limits and read the environment"
+)]
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
 mod concurrency;

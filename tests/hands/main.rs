@@ -1,5 +1,9 @@
 //! The hands against the real thing: real git, real files, real children, real databases, in temporary directories.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests play the user and the machine: they start programs, wait with limits and read the environment"
+)]
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
 mod git_code;

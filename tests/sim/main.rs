@@ -2,6 +2,10 @@
 //! model that is late, fails, answers twice and crashes the daemon before, between and after its acts; after every step
 //! the things that must always hold are looked at. `SIM_SEEDS` sets how many nights are played, `SIM_SEED` replays one.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests play the user and the machine: they start programs, wait with limits and read the environment"
+)]
 #![expect(unreachable_pub, reason = "a test crate has no outside")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -2,6 +2,10 @@
 //! the journal, and on `show` how everything stands and why. `UPDATE_STORIES=1` writes the `.out` files anew; read the
 //! difference before keeping it. `docs/testing.md` lists the words of a line.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests play the user and the machine: they start programs, wait with limits and read the environment"
+)]
 #![expect(unreachable_pub, reason = "a test crate has no outside")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

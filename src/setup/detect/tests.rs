@@ -1,5 +1,10 @@
 //! Repositories of every make, each with exactly the tools that are said.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests play the user and the machine: they start programs, wait with limits and read the environment"
+)]
+
 use super::*;
 use crate::config;
 use crate::domain::chain::{CheckVerdict, judge_check};
