@@ -12,7 +12,7 @@ export CARGO_TARGET_DIR="${PLANT_TARGET:-$copy/target}" SIM_SEEDS="${SIM_SEEDS:-
 # is, so that work in this folder meanwhile changes nothing.
 mkdir -p "$pure/src" "$pure/tests"
 cp -r src/domain src/decide "$pure/src"
-cp -r tests/sim tests/stories "$pure/tests"
+cp -r tests/model tests/sim tests/stories "$pure/tests"
 cp Cargo.lock "$pure"
 cat >"$pure/src/lib.rs" <<'RUST'
 pub mod decide;
@@ -123,4 +123,8 @@ plant 'work is not rescued' $d/ending.rs 's/CleanStage::Rescue if !task.prepared
 plant 'worktrees are not given back' $d/ending.rs 's/CleanStage::Remove if !task.prepared/CleanStage::Remove if task.prepared || !task.prepared/'
 plant 'a conclusion that failed is forgotten' $d/ending.rs 's/if stage == CleanStage::Remove && task.tries/if stage != CleanStage::Rescue \&\& task.tries + 9/'
 plant 'stopping starts new children' $d/advance.rs 's/\(true, Some\(Mode::Stopping\), Some\(child\)\) =/(false, Some(Mode::Stopping), Some(child)) =/'
+plant 'what is protected needs no yes' $d/facts.rs 's/self.wish.review.unwrap_or_else\(\|\| self/self.wish.review.unwrap_or_else(|| false \&\& self/'
+plant 'a halted project merges on' $d/target.rs 's/project.halted.is_none\(\) && matches/matches/'
+plant 'a halted project starts tasks' $d/schedule.rs 's/if let Some\(what\) = &project.halted \{/if let (Some(what), true) = (\&project.halted, false) {/'
+plant 'an answered task stays blocked for others' $d/publish.rs 's/told.epoch < t.claimed \|\| told.waits/told.epoch < t.claimed/'
 exit $bad

@@ -1,7 +1,7 @@
 //! The code side of git against real repositories: mirror, pool, collecting, rescue, merging and landing, with agents
 //! that do what agents have done at night.
 
-use crate::hermetic;
+use super::hermetic;
 use overnight::domain::{Epoch, Oid, TaskPath};
 use overnight::git::Who;
 use overnight::git::collect::{CollectError, Collected, CommitRules, Strayed, Unfinished, Why, collect, foreign};
@@ -1192,10 +1192,9 @@ async fn an_integration_worktree_is_reused_and_spotless_each_time() {
     assert!(matches!(integration(&r.mirror, &r.top.join("mine"), &tip).await, Err(WorktreeError::Taken(_))));
 }
 
-/// Prints what each operation costs; `cargo test --test hands -- --ignored --nocapture speed`.
-#[tokio::test]
-#[ignore = "a measurement, not a check"]
-async fn speed_of_each_operation() {
+/// Prints what each operation costs: `cargo bench --bench hands code`.
+#[allow(dead_code, reason = "for benches/hands.rs")]
+pub(crate) async fn figures() {
     let files: usize = std::env::var("FILES").ok().and_then(|f| f.parse().ok()).unwrap_or(100);
     let rounds: usize = std::env::var("ROUNDS").ok().and_then(|f| f.parse().ok()).unwrap_or(15);
     let r = rig().await;

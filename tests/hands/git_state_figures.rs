@@ -1,5 +1,4 @@
-//! Figures, not verdicts: what a claim with its conclusion costs without a remote, and what a push costs. Run with
-//! `cargo test --test hands figures -- --ignored --nocapture`.
+//! What a claim with its conclusion costs without a remote, and what a push costs: `cargo bench --bench hands state`.
 
 use super::git_state::{by, claim_of, git, path, published, quick, won};
 use overnight::domain::Oid;
@@ -106,9 +105,7 @@ async fn local(dir: &Path, sharded: bool) {
     show(&format!("10k {kind}: scan the whole folder"), scans);
 }
 
-#[tokio::test]
-#[ignore = "figures, not verdicts"]
-async fn figures() {
+pub(crate) async fn figures() {
     let dir = tempfile::tempdir().unwrap();
     for sharded in [true, false] {
         local(dir.path(), sharded).await;

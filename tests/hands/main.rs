@@ -6,13 +6,14 @@
 )]
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
-mod git_code;
+pub(crate) mod git_code;
 mod git_state;
-mod git_state_figures;
+#[allow(dead_code, reason = "for benches/hands.rs")]
+pub(crate) mod git_state_figures;
 mod git_state_folder;
 mod git_state_remote;
 mod process;
-mod store;
+pub(crate) mod store;
 
 use std::path::PathBuf;
 use std::sync::LazyLock;

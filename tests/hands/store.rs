@@ -615,14 +615,14 @@ async fn lost_or_foreign_heartbeats_never_stand_in_the_way() {
     }
 }
 
+#[allow(dead_code, reason = "for benches/hands.rs")]
 fn percentile(sorted: &[Duration], p: usize) -> Duration {
     sorted[(sorted.len() * p / 100).min(sorted.len() - 1)]
 }
 
-/// Figures, not a test: `cargo test --test hands -- --ignored --nocapture figures`.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "prints figures of this machine's disk"]
-async fn figures() {
+/// Prints what saves, beats and a long past cost on this machine's disk: `cargo bench --bench hands store`.
+#[allow(dead_code, reason = "for benches/hands.rs")]
+pub(crate) async fn figures() {
     let dir = tempfile::tempdir_in(".").unwrap();
     let store = Store::open(dir.path()).await.unwrap();
     for size in [1_usize, 10, 200] {
