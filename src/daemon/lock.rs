@@ -27,7 +27,27 @@ pub enum LockError {
 /// The proof that this process alone turns the ring.
 #[derive(Debug)]
 pub struct Ours {
-    _file: Flock<File>,
+    file: Flock<File>,
+    path: PathBuf,
+}
+
+impl Ours {
+    /// Whether the file that we hold is still the one that others would find: a data folder that was removed or moved away
+    /// takes its lock along, and the next start makes another.
+    pub fn is_there(&self) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        let id = |m: std::fs::Metadata| (m.dev(), m.ino());
+        match (self.file.metadata().map(id), self.path.metadata().map(id)) {
+            (Ok(held), Ok(there)) => held == there,
+            // What cannot be read for another reason than its absence says nothing.
+            (_, Err(e)) => e.kind() != std::io::ErrorKind::NotFound,
+            (Err(_), _) => true,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// Takes the lock at once or not at all.
@@ -47,7 +67,7 @@ pub fn take_within(path: &Path, what: &str, patience: Duration) -> Result<Ours, 
                 held.set_len(0).map_err(io)?;
                 held.rewind().map_err(io)?;
                 write!(held, "{what} (pid {})", std::process::id()).map_err(io)?;
-                return Ok(Ours { _file: held });
+                return Ok(Ours { file: held, path: path.to_owned() });
             }
             Err((back, nix::errno::Errno::EWOULDBLOCK)) => {
                 file = back;
@@ -86,6 +106,11 @@ mod tests {
         let Err(LockError::Held { holder, .. }) = try_take(&path, "another") else { panic!("two holders") };
         assert_eq!(holder, format!("the daemon (pid {})", std::process::id()));
         drop(first);
-        try_take(&path, "another").unwrap();
+        let second = try_take(&path, "another").unwrap();
+        assert!(second.is_there());
+        std::fs::rename(&path, dir.path().join("away")).unwrap();
+        assert!(!second.is_there());
+        let third = try_take(&path, "a third").unwrap();
+        assert!(third.is_there() && !second.is_there());
     }
 }

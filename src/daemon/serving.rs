@@ -17,6 +17,7 @@ use crate::decide::Event;
 use crate::decide::event::Started;
 use crate::protocol::reply::{ErrorKind, Failure};
 use crate::protocol::{Reply, Request};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -38,8 +39,8 @@ pub fn serve(places: &Places, request: Request) -> Reply {
     if let Err(e) = places.prepare() {
         return Reply::error(ErrorKind::Usage, super::chain(&e));
     }
-    let _ours = match locks::take_within(&places.lock(), "a command", PATIENCE) {
-        Ok(ours) => ours,
+    let ours = match locks::take_within(&places.lock(), "a command", PATIENCE) {
+        Ok(ours) => Arc::new(ours),
         Err(LockError::Held { path, holder }) => {
             return Reply::Error(Failure {
                 kind: ErrorKind::WrongState,
@@ -54,7 +55,7 @@ pub fn serve(places: &Places, request: Request) -> Reply {
         Err(e) => return Reply::error(ErrorKind::Unexpected, format!("the runtime could not be started: {e}")),
     };
     let reply = runtime.block_on(async {
-        match serve_in(places, request).await {
+        match serve_in(places, ours.clone(), request).await {
             Ok(reply) => reply,
             Err(StartError { message, .. }) => Reply::error(ErrorKind::Unexpected, message),
         }
@@ -63,8 +64,8 @@ pub fn serve(places: &Places, request: Request) -> Reply {
     reply
 }
 
-async fn serve_in(places: &Places, request: Request) -> Result<Reply, StartError> {
-    let mut ring = Ring::open(places).await?;
+async fn serve_in(places: &Places, ours: Arc<locks::Ours>, request: Request) -> Result<Reply, StartError> {
+    let mut ring = Ring::open(places, ours).await?;
     ring.open_projects().await;
     let started = Started { same_boot: true, only_serve: true, runs: vec![], slots: 0 };
     ring.process(vec![Event::Started(started)]).await;

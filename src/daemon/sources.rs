@@ -200,6 +200,19 @@ fn folders_below(root: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Wakes the loop when the lock file is touched, which looks after whether it is still there. `None` without a watch.
+pub(super) fn watch_lock(shared: &Arc<Shared>, file: &Path) -> Option<notify::RecommendedWatcher> {
+    let shared = shared.clone();
+    let touched = move |event: notify::Result<notify::Event>| {
+        if event.is_ok_and(|e| !e.kind.is_access()) {
+            shared.send(Event::Wake);
+        }
+    };
+    let mut watcher = notify::recommended_watcher(touched).ok()?;
+    watcher.watch(file, RecursiveMode::NonRecursive).ok()?;
+    Some(watcher)
+}
+
 /// Signals as events: TERM leaves agents running, INT (in the foreground) stops them, HUP reads the configuration afresh.
 pub(super) fn signals(
     shared: &Arc<Shared>,

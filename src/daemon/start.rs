@@ -6,6 +6,7 @@ use super::{How, chain, lock as locks, socket};
 use crate::config::Places;
 use crate::store::Store;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -48,10 +49,11 @@ fn start(places: &Places, how: &How) -> Result<ExitCode, StartError> {
         let code = if matches!(e, locks::LockError::Held { .. }) { EXIT_RUNNING } else { EXIT_OTHER };
         fail(code, chain(&e))
     })?;
+    let ours = Arc::new(ours);
     let listener = socket::bind(&places.socket(), &ours).map_err(|e| fail(EXIT_USAGE, chain(&e)))?;
     let runtime = super::runtime().map_err(|e| fail(EXIT_OTHER, format!("the runtime could not be started: {e}")))?;
     let code = runtime.block_on(async {
-        let mut ring = Ring::open(places).await?;
+        let mut ring = Ring::open(places, ours.clone()).await?;
         ring.printer = super::logs::Printer::of(how);
         let (calls, incoming) = mpsc::channel(256);
         let connections = socket::Connections::default();
@@ -64,7 +66,9 @@ fn start(places: &Places, how: &How) -> Result<ExitCode, StartError> {
         connections.end().await;
         Ok(code)
     });
-    let _ = std::fs::remove_file(places.socket());
+    if ours.is_there() {
+        let _ = std::fs::remove_file(places.socket());
+    }
     runtime.shutdown_timeout(LEAVE);
     drop(ours);
     code

@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is the loop's own wait until `next_wake`")]
 
 use super::hands::{self, Order};
+use super::lock::Ours;
 use super::project::{ProjectCtx, lock};
 use super::socket::Incoming;
 use super::start::{EXIT_DATA, EXIT_OTHER, LEAVE, StartError, fail, open_store, own_id};
@@ -54,11 +55,14 @@ pub(super) struct Ring {
     /// Tasks that ended without being merged since the start.
     failed: BTreeSet<crate::domain::TaskId>,
     exit: bool,
+    ours: Arc<Ours>,
+    /// The machine's start in which the board was saved last.
+    saved_boot: Option<String>,
 }
 
 impl Ring {
-    /// Opens the data folder. The caller holds the lock.
-    pub(super) async fn open(places: &Places) -> Result<Self, StartError> {
+    /// Opens the data folder, for whoever holds its lock.
+    pub(super) async fn open(places: &Places, ours: Arc<Ours>) -> Result<Self, StartError> {
         let store = open_store(places).await?;
         let binary = crate::process::own_binary().map_err(|e| fail(EXIT_OTHER, format!("own binary: {e}")))?;
         let runs = Runs::open(&places.runs(), binary).map_err(|e| fail(EXIT_OTHER, chain(&e)))?;
@@ -99,6 +103,8 @@ impl Ring {
             printer: None,
             failed: BTreeSet::new(),
             exit: false,
+            ours,
+            saved_boot: saved.boot_id,
         })
     }
 
@@ -116,8 +122,7 @@ impl Ring {
         let over: Vec<RunId> = over.into_iter().map(|f| f.run).collect();
         super::retention::prune(&self.shared, &self.board, over);
         self.open_projects().await;
-        let saved = self.shared.store.load().await.map_err(|e| fail(EXIT_DATA, chain(&e)))?.boot_id;
-        let same_boot = saved.as_deref() == Some(boot.as_str());
+        let same_boot = self.saved_boot.as_deref() == Some(boot.as_str());
         let slots = self.machine_slots();
         let started = Started { same_boot, only_serve: false, runs: open, slots };
         self.process(vec![Event::Started(started)]).await;
@@ -232,6 +237,7 @@ impl Ring {
             tracing::error!("signals cannot be taken: {e}");
         }
         let until_idle = matches!(how, How::Foreground { until_idle: true, .. });
+        let _watch = sources::watch_lock(&self.shared, self.ours.path());
         while !self.exit {
             let wake = self.wake();
             tokio::select! {
@@ -250,6 +256,9 @@ impl Ring {
                     };
                     self.process(batch).await;
                 }
+            }
+            if !self.is_in_place() {
+                break;
             }
             if until_idle && self.backlog.is_empty() && self.events.is_empty() && self.is_done() {
                 self.process(vec![Event::Terminate { stop_agents: false }]).await;
@@ -288,7 +297,21 @@ impl Ring {
         all_read && quiet && publish::is_idle(&self.board, now)
     }
 
+    /// Whether the data folder is still the one whose lock we hold; if not, the ring turns no more. Another daemon may turn
+    /// its own under this name by now. What runs is taken up from where its folder is.
+    fn is_in_place(&mut self) -> bool {
+        let there = self.ours.is_there();
+        if !there && !self.exit {
+            tracing::error!("the data folder {} is gone; the daemon ends", self.shared.places.data.display());
+            self.exit = true;
+        }
+        there
+    }
+
     fn exit_code(&self, how: &How) -> ExitCode {
+        if !self.ours.is_there() {
+            return ExitCode::from(EXIT_OTHER);
+        }
         let How::Foreground { until_idle: true, project, .. } = how else { return ExitCode::SUCCESS };
         let mine = |id: &ProjectId| project.as_ref().is_none_or(|p| p == id);
         let open = self.board.tasks.iter().any(|(id, t)| {
@@ -300,6 +323,9 @@ impl Ring {
 
     /// One turn over a batch of events.
     pub(super) async fn process(&mut self, batch: Vec<Event>) {
+        if !self.is_in_place() {
+            return;
+        }
         let now = crate::host::clock::now();
         let whole = batch.iter().any(|e| matches!(e, Event::Wishes { news, .. } if news.whole));
         for event in &batch {

@@ -141,10 +141,10 @@ fn a_database_that_is_held_by_another_loses_nothing() {
     }
     let _daemon = rig.start();
     rig.wait_for("the agents have started", SOON, || rig.lines("spawns").len() == 4);
-    let stop = AtomicBool::new(false);
+    let (stop, held) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let db = rig.data().join("board.db");
-        let stop = &stop;
+        let (stop, held) = (&stop, &held);
         scope.spawn(move || {
             use sqlx::Connection as _;
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -152,6 +152,7 @@ fn a_database_that_is_held_by_another_loses_nothing() {
                 let mut c = sqlx::SqliteConnection::connect(&format!("sqlite:{}", db.display())).await.unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     if sqlx::query("BEGIN IMMEDIATE").execute(&mut c).await.is_ok() {
+                        held.store(true, Ordering::Relaxed);
                         std::thread::sleep(Duration::from_millis(800));
                         let _ = sqlx::query("COMMIT").execute(&mut c).await;
                     }
@@ -159,7 +160,7 @@ fn a_database_that_is_held_by_another_loses_nothing() {
                 }
             });
         });
-        std::thread::sleep(Duration::from_millis(100));
+        rig.wait_for("the database is held", SOON, || held.load(Ordering::Relaxed));
         assert_eq!(rig.run(&["cancel", "t0"]).code, 0);
         assert_eq!(rig.run(&["cancel", "t1"]).code, 0);
         let_go(&rig);
@@ -370,6 +371,7 @@ fn a_machine_that_stood_still_blames_nobody() {
     rig.wait_for("the agents have started", SOON, || rig.lines("spawns").len() == 2);
     let still: Vec<i32> = marked(rig.root().to_str().unwrap()).into_iter().map(|(pid, _)| pid).collect();
     still.iter().for_each(|pid| signal(*pid, "STOP"));
+    // Longer than the limits of silence that are set here.
     std::thread::sleep(Duration::from_secs(5));
     still.iter().rev().for_each(|pid| signal(*pid, "CONT"));
     // And the daemon alone, while its agents go on.
@@ -377,7 +379,8 @@ fn a_machine_that_stood_still_blames_nobody() {
     daemon.signal("STOP");
     std::thread::sleep(Duration::from_secs(4));
     daemon.signal("CONT");
-    std::thread::sleep(Duration::from_millis(300));
+    // It looks at what is due before the agents go on.
+    rig.status();
     let_go(&rig);
     for slug in ["t1", "t2"] {
         rig.until_word(slug, "completed", SOON);

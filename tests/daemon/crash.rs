@@ -428,3 +428,23 @@ impl Dice {
         (z ^ (z >> 31)) % end
     }
 }
+
+/// A daemon whose data folder is gone ends by itself, and touches nothing of what another makes under that name.
+#[test]
+fn without_its_data_folder_the_daemon_ends() {
+    let rig = Rig::new();
+    let mut daemon = rig.start();
+    std::fs::remove_dir_all(rig.data()).unwrap();
+    assert_eq!(daemon.ended().code(), Some(10), "{}", rig.log());
+    // Moved away: it ends with the next thing that it would do, and leaves the socket to the one that came after it.
+    let mut first = rig.start();
+    std::fs::rename(rig.data(), rig.data().with_extension("away")).unwrap();
+    let mut other = rig.start();
+    first.signal("HUP");
+    assert_eq!(first.ended().code(), Some(10));
+    // It answers: the socket is there.
+    rig.status();
+    other.signal("TERM");
+    other.ended();
+    rig.end_checks();
+}

@@ -108,6 +108,7 @@ echo finished"#;
     rig.until_word("t2", "aborted", SOON);
     until_alone(&rig, Duration::from_secs(3));
     let beats = rig.lines("helper-beat").len();
+    // Six times the pace of a helper that lives.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(rig.lines("helper-beat").len(), beats);
     assert!(stranger.try_wait().unwrap().is_none(), "a stranger was ended");

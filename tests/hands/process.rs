@@ -272,6 +272,7 @@ exit 0"#;
     assert!(end.survivors.iter().any(|s| s.command == "sshd 30.604"));
     assert!(end.survivors.iter().any(|s| s.command == "/bin/sleep 30.605"));
     let size = std::fs::metadata(rig.path("beat")).unwrap().len();
+    // Many times the pace of one that lives.
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(std::fs::metadata(rig.path("beat")).unwrap().len(), size);
     assert!(stranger.try_wait().unwrap().is_none());
@@ -335,6 +336,7 @@ async fn a_kill_cuts_the_drain_and_the_grace_short() {
     (order.drain_grace, order.kill_grace) = (Duration::from_secs(30), Duration::from_secs(30));
     rig.runs.spawn(&order).unwrap();
     wait_for(&rig.path("up"));
+    // The leader ends meanwhile, and the drain begins; a kill before that is answered no later.
     std::thread::sleep(Duration::from_millis(100));
     rig.runs.stop(&order.run, Stop::Kill).unwrap();
     let begun = Instant::now();
