@@ -27,27 +27,45 @@ pub enum LockError {
 /// The proof that this process alone turns the ring.
 #[derive(Debug)]
 pub struct Ours {
-    file: Flock<File>,
-    path: PathBuf,
+    _file: Flock<File>,
+    anchor: Anchor,
 }
 
 impl Ours {
-    /// Whether the file that we hold is still the one that others would find: a data folder that was removed or moved away
-    /// takes its lock along, and the next start makes another.
+    /// The lock file: whoever removes or moves it lets another process lock another one.
+    pub fn anchor(&self) -> &Anchor {
+        &self.anchor
+    }
+}
+
+/// A file that stays where it is for as long as we live. When it goes, so did the folder around it.
+#[derive(Debug, Clone)]
+pub struct Anchor {
+    path: PathBuf,
+    id: (u64, u64),
+}
+
+impl Anchor {
+    pub fn of(path: &Path) -> std::io::Result<Self> {
+        Ok(Self { path: path.to_owned(), id: file_id(path)? })
+    }
+
+    /// Whether it is still that file. One that cannot be looked at for another reason than its absence is taken to be.
     pub fn is_there(&self) -> bool {
-        use std::os::unix::fs::MetadataExt as _;
-        let id = |m: std::fs::Metadata| (m.dev(), m.ino());
-        match (self.file.metadata().map(id), self.path.metadata().map(id)) {
-            (Ok(held), Ok(there)) => held == there,
-            // What cannot be read for another reason than its absence says nothing.
-            (_, Err(e)) => e.kind() != std::io::ErrorKind::NotFound,
-            (Err(_), _) => true,
+        match file_id(&self.path) {
+            Ok(id) => id == self.id,
+            Err(e) => !matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory),
         }
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+fn file_id(path: &Path) -> std::io::Result<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    path.metadata().map(|m| (m.dev(), m.ino()))
 }
 
 /// Takes the lock at once or not at all.
@@ -67,7 +85,7 @@ pub fn take_within(path: &Path, what: &str, patience: Duration) -> Result<Ours, 
                 held.set_len(0).map_err(io)?;
                 held.rewind().map_err(io)?;
                 write!(held, "{what} (pid {})", std::process::id()).map_err(io)?;
-                return Ok(Ours { file: held, path: path.to_owned() });
+                return Ok(Ours { _file: held, anchor: Anchor::of(path).map_err(io)? });
             }
             Err((back, nix::errno::Errno::EWOULDBLOCK)) => {
                 file = back;
@@ -107,10 +125,10 @@ mod tests {
         assert_eq!(holder, format!("the daemon (pid {})", std::process::id()));
         drop(first);
         let second = try_take(&path, "another").unwrap();
-        assert!(second.is_there());
+        assert!(second.anchor().is_there());
         std::fs::rename(&path, dir.path().join("away")).unwrap();
-        assert!(!second.is_there());
+        assert!(!second.anchor().is_there());
         let third = try_take(&path, "a third").unwrap();
-        assert!(third.is_there() && !second.is_there());
+        assert!(third.anchor().is_there() && !second.anchor().is_there());
     }
 }

@@ -24,6 +24,7 @@ mod target;
 mod turn;
 mod views;
 mod wishes;
+mod words;
 
 use crate::config::{Places, Registry};
 use crate::decide::Event;

@@ -17,7 +17,6 @@ use crate::decide::Event;
 use crate::decide::event::Started;
 use crate::protocol::reply::{ErrorKind, Failure};
 use crate::protocol::{Reply, Request};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -40,7 +39,7 @@ pub fn serve(places: &Places, request: Request) -> Reply {
         return Reply::error(ErrorKind::Usage, super::chain(&e));
     }
     let ours = match locks::take_within(&places.lock(), "a command", PATIENCE) {
-        Ok(ours) => Arc::new(ours),
+        Ok(ours) => ours,
         Err(LockError::Held { path, holder }) => {
             return Reply::Error(Failure {
                 kind: ErrorKind::WrongState,
@@ -55,7 +54,7 @@ pub fn serve(places: &Places, request: Request) -> Reply {
         Err(e) => return Reply::error(ErrorKind::Unexpected, format!("the runtime could not be started: {e}")),
     };
     let reply = runtime.block_on(async {
-        match serve_in(places, ours.clone(), request).await {
+        match serve_in(places, &ours, request).await {
             Ok(reply) => reply,
             Err(StartError { message, .. }) => Reply::error(ErrorKind::Unexpected, message),
         }
@@ -64,7 +63,7 @@ pub fn serve(places: &Places, request: Request) -> Reply {
     reply
 }
 
-async fn serve_in(places: &Places, ours: Arc<locks::Ours>, request: Request) -> Result<Reply, StartError> {
+async fn serve_in(places: &Places, ours: &locks::Ours, request: Request) -> Result<Reply, StartError> {
     let mut ring = Ring::open(places, ours).await?;
     ring.open_projects().await;
     let started = Started { same_boot: true, only_serve: true, runs: vec![], slots: 0 };

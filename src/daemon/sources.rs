@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "saves that come together are gathered for a moment")]
 
 use super::Shared;
+use super::lock::Anchor;
 use super::project::{ProjectCtx, lock};
 use super::state_worker::StateOp;
 use crate::decide::Event;
@@ -200,8 +201,8 @@ fn folders_below(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Wakes the loop when the lock file is touched, which looks after whether it is still there. `None` without a watch.
-pub(super) fn watch_lock(shared: &Arc<Shared>, file: &Path) -> Option<notify::RecommendedWatcher> {
+/// Wakes the loop, which looks whether they are still there, when an anchor is touched. `None` without a watch.
+pub(super) fn watch_anchors(shared: &Arc<Shared>, anchors: &[Anchor]) -> Option<notify::RecommendedWatcher> {
     let shared = shared.clone();
     let touched = move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|e| !e.kind.is_access()) {
@@ -209,7 +210,9 @@ pub(super) fn watch_lock(shared: &Arc<Shared>, file: &Path) -> Option<notify::Re
         }
     };
     let mut watcher = notify::recommended_watcher(touched).ok()?;
-    watcher.watch(file, RecursiveMode::NonRecursive).ok()?;
+    for anchor in anchors {
+        watcher.watch(anchor.path(), RecursiveMode::NonRecursive).ok()?;
+    }
     Some(watcher)
 }
 

@@ -5,8 +5,8 @@ use super::turn::Ring;
 use super::{How, chain, lock as locks, socket};
 use crate::config::Places;
 use crate::store::Store;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -49,11 +49,10 @@ fn start(places: &Places, how: &How) -> Result<ExitCode, StartError> {
         let code = if matches!(e, locks::LockError::Held { .. }) { EXIT_RUNNING } else { EXIT_OTHER };
         fail(code, chain(&e))
     })?;
-    let ours = Arc::new(ours);
     let listener = socket::bind(&places.socket(), &ours).map_err(|e| fail(EXIT_USAGE, chain(&e)))?;
     let runtime = super::runtime().map_err(|e| fail(EXIT_OTHER, format!("the runtime could not be started: {e}")))?;
     let code = runtime.block_on(async {
-        let mut ring = Ring::open(places, ours.clone()).await?;
+        let mut ring = Ring::open(places, &ours).await?;
         ring.printer = super::logs::Printer::of(how);
         let (calls, incoming) = mpsc::channel(256);
         let connections = socket::Connections::default();
@@ -66,7 +65,7 @@ fn start(places: &Places, how: &How) -> Result<ExitCode, StartError> {
         connections.end().await;
         Ok(code)
     });
-    if ours.is_there() {
+    if ours.anchor().is_there() {
         let _ = std::fs::remove_file(places.socket());
     }
     runtime.shutdown_timeout(LEAVE);
@@ -86,9 +85,13 @@ pub(super) async fn open_store(places: &Places) -> Result<Store, StartError> {
     }
 }
 
+pub(super) fn id_file(places: &Places) -> PathBuf {
+    places.data.join("id")
+}
+
 /// A name of our own for this data folder, made once.
 pub(super) fn own_id(places: &Places) -> Result<String, String> {
-    let file = places.data.join("id");
+    let file = id_file(places);
     if let Ok(text) = std::fs::read_to_string(&file) {
         let text = text.trim().to_owned();
         if text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit()) {

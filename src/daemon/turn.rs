@@ -5,21 +5,19 @@
 #![expect(clippy::disallowed_methods, reason = "this is the loop's own wait until `next_wake`")]
 
 use super::hands::{self, Order};
-use super::lock::Ours;
+use super::lock::{Anchor, Ours};
 use super::project::{ProjectCtx, lock};
 use super::socket::Incoming;
-use super::start::{EXIT_DATA, EXIT_OTHER, LEAVE, StartError, fail, open_store, own_id};
+use super::start::{EXIT_DATA, EXIT_OTHER, LEAVE, StartError, fail, id_file, open_store, own_id};
 use super::state_worker::{StateOp, StateWorker};
-use super::{How, Shared, chain, registry, sources, views};
+use super::{How, Shared, chain, registry, sources, views, words};
 use crate::config::Places;
-use crate::decide::ask::{Ask, ProjectAsk, Reply as Judged};
+use crate::decide::ask::{Ask, ProjectAsk};
 use crate::decide::board::{JournalLine, Mode};
-use crate::decide::event::{Request as Asked, RequestId, Started, WishEdit};
+use crate::decide::event::{RequestId, Started};
 use crate::decide::{Board, Event, publish};
 use crate::domain::{ProjectId, RunId};
 use crate::process::{Runs, State};
-use crate::protocol::reply::{ErrorKind, Failure};
-use crate::protocol::view::EventLine;
 use crate::protocol::{Reply, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -55,14 +53,15 @@ pub(super) struct Ring {
     /// Tasks that ended without being merged since the start.
     failed: BTreeSet<crate::domain::TaskId>,
     exit: bool,
-    ours: Arc<Ours>,
+    /// What must stay in place: our lock, and a file of our data folder.
+    anchors: [Anchor; 2],
     /// The machine's start in which the board was saved last.
     saved_boot: Option<String>,
 }
 
 impl Ring {
-    /// Opens the data folder, for whoever holds its lock.
-    pub(super) async fn open(places: &Places, ours: Arc<Ours>) -> Result<Self, StartError> {
+    /// Opens the data folder, for whoever holds the lock.
+    pub(super) async fn open(places: &Places, ours: &Ours) -> Result<Self, StartError> {
         let store = open_store(places).await?;
         let binary = crate::process::own_binary().map_err(|e| fail(EXIT_OTHER, format!("own binary: {e}")))?;
         let runs = Runs::open(&places.runs(), binary).map_err(|e| fail(EXIT_OTHER, chain(&e)))?;
@@ -70,6 +69,8 @@ impl Ring {
         for row in &saved.unreadable {
             tracing::error!("a saved row cannot be read and is left alone: {}", crate::domain::safe::line(row));
         }
+        let id = own_id(places).map_err(|e| fail(EXIT_OTHER, e))?;
+        let anchor = Anchor::of(&id_file(places)).map_err(|e| fail(EXIT_OTHER, chain(&e)))?;
         let board = Board::load(saved.tasks, saved.ended, saved.projects, saved.paused, saved.night);
         let (sender, events) = mpsc::unbounded_channel();
         let shared = Shared {
@@ -82,7 +83,7 @@ impl Ring {
             followed: Mutex::default(),
             env: crate::config::environment(),
             is_root: nix::unistd::geteuid().is_root(),
-            id: own_id(places).map_err(|e| fail(EXIT_OTHER, e))?,
+            id,
             owner: crate::host::owner(),
             closed: watch::channel(false).0,
             hands: tokio::sync::Semaphore::new(super::HANDS),
@@ -103,7 +104,7 @@ impl Ring {
             printer: None,
             failed: BTreeSet::new(),
             exit: false,
-            ours,
+            anchors: [ours.anchor().clone(), anchor],
             saved_boot: saved.boot_id,
         })
     }
@@ -237,8 +238,8 @@ impl Ring {
             tracing::error!("signals cannot be taken: {e}");
         }
         let until_idle = matches!(how, How::Foreground { until_idle: true, .. });
-        let _watch = sources::watch_lock(&self.shared, self.ours.path());
-        while !self.exit {
+        let _watch = sources::watch_anchors(&self.shared, &self.anchors);
+        while !self.exit && self.is_in_place() {
             let wake = self.wake();
             tokio::select! {
                 biased;
@@ -256,9 +257,6 @@ impl Ring {
                     };
                     self.process(batch).await;
                 }
-            }
-            if !self.is_in_place() {
-                break;
             }
             if until_idle && self.backlog.is_empty() && self.events.is_empty() && self.is_done() {
                 self.process(vec![Event::Terminate { stop_agents: false }]).await;
@@ -297,19 +295,19 @@ impl Ring {
         all_read && quiet && publish::is_idle(&self.board, now)
     }
 
-    /// Whether the data folder is still the one whose lock we hold; if not, the ring turns no more. Another daemon may turn
-    /// its own under this name by now. What runs is taken up from where its folder is.
+    /// Whether lock and data folder are still those that we began with; if not, the ring turns no more. Another daemon may
+    /// turn its own under their names by now. What runs is taken up from where its folder is.
     fn is_in_place(&mut self) -> bool {
-        let there = self.ours.is_there();
-        if !there && !self.exit {
-            tracing::error!("the data folder {} is gone; the daemon ends", self.shared.places.data.display());
+        let gone = self.anchors.iter().find(|anchor| !anchor.is_there());
+        if let Some(gone) = gone.filter(|_| !self.exit) {
+            tracing::error!("{} is gone; the daemon ends", gone.path().display());
             self.exit = true;
         }
-        there
+        gone.is_none()
     }
 
-    fn exit_code(&self, how: &How) -> ExitCode {
-        if !self.ours.is_there() {
+    fn exit_code(&mut self, how: &How) -> ExitCode {
+        if !self.is_in_place() {
             return ExitCode::from(EXIT_OTHER);
         }
         let How::Foreground { until_idle: true, project, .. } = how else { return ExitCode::SUCCESS };
@@ -378,7 +376,7 @@ impl Ring {
         match ask {
             Ask::Reply { id, reply } => {
                 if let Some(replies) = self.waiting.remove(&id) {
-                    let _ = replies.try_send(judged(reply));
+                    let _ = replies.try_send(words::judged(reply));
                 }
             }
             Ask::Exit => self.exit = true,
@@ -404,7 +402,7 @@ impl Ring {
             self.followers.retain(|f| {
                 let wanted =
                     (f.project.is_none() || f.project == line.project) && (f.path.is_none() || f.path == line.task);
-                !wanted || f.replies.try_send(Reply::Event(event_line(seq, &line))).is_ok()
+                !wanted || f.replies.try_send(Reply::Event(words::event_line(seq, &line))).is_ok()
             });
             self.followers.retain(|f| !f.replies.is_closed());
         }
@@ -430,7 +428,7 @@ impl Ring {
             let _ = replies.try_send(Reply::Done { text: "configuration and projects are read afresh".into() });
             return;
         }
-        let Some(asked) = asked(request) else { return };
+        let Some(asked) = words::asked(request) else { return };
         self.next += 1;
         let id = RequestId(self.next);
         self.waiting.insert(id, replies);
@@ -487,56 +485,5 @@ impl Ring {
             }
         }
         true
-    }
-}
-
-pub(super) fn event_line(seq: u64, line: &JournalLine) -> EventLine {
-    EventLine {
-        seq,
-        at: line.at,
-        project: line.project.clone(),
-        task: line.task.clone(),
-        epoch: line.epoch.0,
-        kind: line.kind.to_owned(),
-        text: line.text.clone(),
-    }
-}
-
-fn judged(reply: Judged) -> Reply {
-    let error = |kind, message| Reply::Error(Failure { kind, message, hint: None });
-    match reply {
-        Judged::Done { text } => Reply::Done { text },
-        Judged::WrongState { why } => error(ErrorKind::WrongState, why),
-        Judged::NotFound { what } => error(ErrorKind::NotFound, format!("there is no {what}")),
-        Judged::Refused { why } => error(ErrorKind::Failed, why),
-    }
-}
-
-/// The ring's word for a request that changes something.
-fn asked(request: Request) -> Option<Asked> {
-    let edit = |project, path, edit| Some(Asked::Edit { project, path, edit });
-    match request {
-        Request::Add { project, path, text } => edit(project, path, WishEdit::Create { text }),
-        Request::Enqueue { project, path } => edit(project, path, WishEdit::Enqueue),
-        Request::Abort { project, path } => edit(project, path, WishEdit::Abort),
-        Request::Retry { project, path } => edit(project, path, WishEdit::Retry),
-        Request::Priority { project, path, priority } => edit(project, path, WishEdit::Priority(priority)),
-        Request::Answer { project, path, text } => edit(project, path, WishEdit::Answer(text)),
-        Request::Approve { project, path } => edit(project, path, WishEdit::Approve),
-        Request::Pause { project } => Some(Asked::Pause { project }),
-        Request::Resume { project } => Some(Asked::Resume { project }),
-        Request::Stop { agents } => Some(Asked::Stop { stop_agents: agents }),
-        Request::Land { project } => Some(Asked::Land { project }),
-        Request::Settle => Some(Asked::Settle),
-        Request::Ping
-        | Request::Status { .. }
-        | Request::Show { .. }
-        | Request::Why { .. }
-        | Request::Report { .. }
-        | Request::Events { .. }
-        | Request::Reload
-        | Request::Diff { .. }
-        | Request::Rescues { .. }
-        | Request::Undo { .. } => None,
     }
 }
