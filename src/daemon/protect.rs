@@ -7,7 +7,7 @@ use crate::domain::safe;
 use crate::git::collect::Collected;
 use crate::git::odb::{ChangeKind, ChangedFile, Odb, OdbError};
 use crate::text::test_loss::{self, FileChange};
-use std::os::unix::ffi::OsStrExt as _;
+use gix::glob::{Pattern, pattern::Case, wildmatch};
 
 /// Files that are named at most.
 const NAMED: usize = 10;
@@ -26,7 +26,7 @@ pub(super) async fn found(
     let mirror = ctx.mirror.clone();
     let (base, tip, changed) = (base.clone(), collected.tip.clone(), collected.changed.clone());
     let work = move || {
-        let mut out = by_pattern(&changed, &protect.paths)?;
+        let mut out = by_pattern(&changed, &protect.paths);
         if protect.tests && !changed.is_empty() {
             let odb = mirror.odb().map_err(|e| super::chain(&e))?;
             out.extend(lost_tests(&odb, &base, &tip, &changed).map_err(|e| super::chain(&e))?);
@@ -41,17 +41,22 @@ pub(super) async fn found(
     tokio::task::spawn_blocking(work).await.map_err(|e| super::chain(&e))?
 }
 
-fn by_pattern(changed: &[ChangedFile], patterns: &[String]) -> Result<Vec<String>, String> {
-    let mut set = globset::GlobSetBuilder::new();
-    for pattern in patterns {
-        let glob = globset::GlobBuilder::new(pattern).literal_separator(true).build();
-        set.add(glob.map_err(|e| super::chain(&e))?);
-    }
-    let set = set.build().map_err(|e| super::chain(&e))?;
-    let held = |path: &[u8]| set.is_match(std::ffi::OsStr::from_bytes(path));
+/// Patterns mean what they mean in `.gitignore`, see gitignore(5): a name matches at any depth, a folder all that it holds.
+fn by_pattern(changed: &[ChangedFile], patterns: &[String]) -> Vec<String> {
+    let patterns: Vec<_> = patterns.iter().filter_map(|p| Pattern::from_bytes_without_negation(p.as_bytes())).collect();
+    let held = |path: &[u8]| {
+        let ends = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at).chain([path.len()]);
+        ends.into_iter().any(|end| {
+            let part = &path[..end];
+            let name = part.iter().rposition(|b| *b == b'/').map(|at| at + 1);
+            let is_dir = Some(end < path.len());
+            let mode = wildmatch::Mode::NO_MATCH_SLASH_LITERAL;
+            patterns.iter().any(|p| p.matches_repo_relative_path(part.into(), name, is_dir, Case::Sensitive, mode))
+        })
+    };
     let touches =
         |file: &ChangedFile| held(&file.path) || matches!(&file.kind, ChangeKind::Renamed { from } if held(from));
-    Ok(changed.iter().filter(|f| touches(f)).map(|f| format!("changes {}", safe::bytes(&f.path))).collect())
+    changed.iter().filter(|f| touches(f)).map(|f| format!("changes {}", safe::bytes(&f.path))).collect()
 }
 
 fn lost_tests(odb: &Odb, base: &Oid, tip: &Oid, changed: &[ChangedFile]) -> Result<Vec<String>, OdbError> {
@@ -76,4 +81,39 @@ fn lost_tests(odb: &Odb, base: &Oid, tip: &Oid, changed: &[ChangedFile]) -> Resu
         })
         .collect();
     Ok(test_loss::lost(&changes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_those_of_gitignore() {
+        let held = |path: &str, patterns: &[&str]| {
+            let file = ChangedFile { path: path.into(), kind: ChangeKind::Modified, gitlink: false };
+            let patterns: Vec<String> = patterns.iter().map(|p| (*p).to_owned()).collect();
+            !by_pattern(&[file], &patterns).is_empty()
+        };
+        for (path, pattern) in [
+            ("Cargo.lock", "*.lock"),
+            ("a/b/Cargo.lock", "*.lock"),
+            (".github/workflows/ci.yml", ".github/"),
+            (".github/workflows/ci.yml", ".github"),
+            ("ci/deep/build.yml", "ci/**"),
+            ("a/ci/build.yml", "**/ci/*.yml"),
+            ("Makefile", "/Makefile"),
+            ("x/secret/y", "secret"),
+        ] {
+            assert!(held(path, &["other", pattern]), "{path} {pattern}");
+        }
+        for (path, pattern) in [
+            ("a/Makefile", "/Makefile"),
+            ("ci/deep/build.yml", "ci/*.yml"),
+            ("github", ".github/"),
+            ("lock", "*.lock"),
+            ("a", "a/"),
+        ] {
+            assert!(!held(path, &[pattern]), "{path} {pattern}");
+        }
+    }
 }

@@ -181,7 +181,7 @@ pub struct Policy {
 pub struct Protect {
     /// Tests: none may be removed or skipped.
     pub tests: bool,
-    /// Patterns of paths, as globs (`*` within a folder, `**` across them).
+    /// Patterns of paths, as in `.gitignore`.
     pub paths: Vec<String>,
 }
 
