@@ -17,6 +17,8 @@ use std::time::Duration;
 pub(super) const TRIES: u32 = 5;
 /// Transitions kept for the next record at most.
 const LOG_MAX: usize = 60;
+/// How long a claimed task waits for a target that is being looked at.
+const TARGET_WAIT: Duration = Duration::from_secs(600);
 
 pub(super) fn handle(board: &mut Board, event: Event, now: Now) {
     match event {
@@ -81,7 +83,9 @@ pub(super) fn ask_again(board: &mut Board, id: &TaskId, now: Now) {
     match task.phase.clone() {
         Phase::Preparing => {
             if let Some(task) = board.task_mut(id) {
-                task.not_before = Some(now.mono.after(Duration::from_secs(1)));
+                // `target` wakes it; this is for a target that never comes.
+                task.not_before = Some(now.mono.after(TARGET_WAIT));
+                task.tries = 0;
             }
             enter(board, id, Phase::Backoff { again: Again::Prepare }, "the target branch is being looked at", now);
         }

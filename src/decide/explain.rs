@@ -235,6 +235,7 @@ fn backoff(board: &Board, task: &Task, again: Again, now: Now) -> String {
         }
         Again::Child { .. } => format!("in progress: its step is run again{wait}."),
         Again::Claim => format!("claimed: the claim is asked for again{wait}."),
+        Again::Prepare if task.tries == 0 => "claimed: its worktree is made when the target branch is there.".into(),
         Again::Prepare => format!("claimed: its worktree is tried again{wait}."),
         Again::Collect { .. } => format!("in progress: its work is collected again{wait}."),
         Again::Merge => format!("in progress: its merge is tried again{wait}."),

@@ -13,7 +13,7 @@ use super::board::{Baseline, Board, CheckPurpose, Mode, Project, Target, TreeChe
 use super::event::{RequestId, SideAnswer};
 use super::orders;
 use crate::domain::chain::{CheckVerdict, judge_check, was_cut_off};
-use crate::domain::phase::{Child, Phase, StopStage};
+use crate::domain::phase::{Again, Child, Phase, StopStage};
 use crate::domain::status::{Reason, ReasonClass};
 use crate::domain::task::WishStatus;
 use crate::domain::verdict::{Exit, RunEnd};
@@ -42,6 +42,7 @@ pub(super) fn levels(board: &mut Board, now: Now) {
             baseline(board, &id, now);
             join(board, &id, now);
             deliver(board, &id, now);
+            wake(board, &id, now);
         }
         if matches!(board.mode, Some(Mode::Working | Mode::Serving)) {
             land(board, &id, now);
@@ -72,6 +73,21 @@ pub(super) fn halt(board: &mut Board, id: &ProjectId, what: String, now: Now) {
     board.notify(id, None, NoticeKind::Alarm, format!("{what}; `overnight resume` goes on"));
     // The first to tell was nearest to it.
     board.project_mut(id).halted.get_or_insert(what);
+}
+
+/// Tasks that were claimed while the target was looked at get their worktrees once it is there.
+fn wake(board: &mut Board, id: &ProjectId, now: Now) {
+    if board.projects.get(id).and_then(Project::tip).is_none() {
+        return;
+    }
+    // One whose worktree could not be made has tries behind it, and a pause of its own.
+    let waits = |t: &&super::board::Task| {
+        t.id.project == *id && t.phase == Phase::Backoff { again: Again::Prepare } && t.tries == 0
+    };
+    let waiting: Vec<_> = board.tasks.values().filter(waits).map(|t| t.id.clone()).collect();
+    for task in waiting {
+        super::advance::enter(board, &task, Phase::Preparing, "the target branch is there", now);
+    }
 }
 
 fn prepare(board: &mut Board, id: &ProjectId, now: Now) {
