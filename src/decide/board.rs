@@ -149,6 +149,7 @@ impl Board {
         if self.mode.is_none() {
             return;
         }
+        super::schedule::resets(self, now);
         super::deadline::apply(self, now);
         super::requests::levels(self, now);
         super::target::levels(self, now);

@@ -9,6 +9,9 @@ use crate::domain::verdict::{Exit, RunEnd};
 use crate::domain::{Mono, Now, TaskId};
 use std::time::Duration;
 
+/// How often the calendar is looked at while a limit is waited for.
+const CALENDAR: Duration = Duration::from_secs(60);
+
 /// What is due for a task, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
@@ -163,7 +166,8 @@ pub(super) fn next_wake(board: &Board, now: Now) -> Option<Mono> {
             for at in project.holds.values().filter(|h| !h.trial).filter_map(|h| h.until) {
                 // A hold that is over and has nobody to try it must not wake us for ever.
                 if at > now.mono {
-                    want(at);
+                    // By the calendar it may be over sooner: nothing tells us that the machine slept.
+                    want(at.min(now.mono.after(CALENDAR)));
                 }
             }
         }

@@ -2,12 +2,17 @@
 //! to "why is it not running".
 
 use super::board::{Board, Mode, Project, Target, Task};
+use super::facts::ProfileHold;
 use crate::domain::phase::{Again, Phase, WaitFor};
 use crate::domain::plan::Plan;
 use crate::domain::status::{Outcome, Reason, ReasonClass};
 use crate::domain::task::WishStatus;
 use crate::domain::{Mono, Now, ProjectId, TaskId, TaskPath};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Differences between calendar and clock that are no sleep.
+const RESET_SLACK: Duration = Duration::from_secs(5);
 
 /// What keeps a queued task from starting.
 #[derive(Debug, Clone, PartialEq)]
@@ -397,6 +402,25 @@ fn mark_trial(board: &mut Board, project: &ProjectId, profile: &str) {
         && let Some(hold) = board.project_mut(project).holds.get_mut(profile)
     {
         hold.trial = true;
+    }
+}
+
+/// A limit is reset by the calendar, and the clock of holds stands still while the machine sleeps: what is over by the
+/// calendar is over. A calendar that was set back makes no hold longer.
+pub(super) fn resets(board: &mut Board, now: Now) {
+    let sooner = |hold: &ProfileHold| {
+        let left = hold.until_wall?.since(now.wall);
+        hold.until.filter(|until| *until > now.mono.after(left + RESET_SLACK)).map(|_| now.mono.after(left))
+    };
+    let due: Vec<(ProjectId, String, Mono)> = board
+        .projects
+        .iter()
+        .flat_map(|(id, p)| p.holds.iter().filter_map(move |(name, h)| Some((id.clone(), name.clone(), sooner(h)?))))
+        .collect();
+    for (id, name, until) in due {
+        if let Some(hold) = board.project_mut(&id).holds.get_mut(&name) {
+            hold.until = Some(until);
+        }
     }
 }
 

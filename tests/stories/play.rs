@@ -130,6 +130,9 @@ impl Story {
                 self.pass(time::parse_duration(line.word(0)).unwrap());
                 self.queue.push_back(Event::Wake);
             }
+            "suspend" => {
+                self.wall += i64::try_from(time::millis(time::parse_duration(line.word(0)).unwrap())).unwrap();
+            }
             "disk" => self.disk_full = line.has("full"),
             "terminate" => self.queue.push_back(Event::Terminate { stop_agents: line.has("agents") }),
             "show" => self.show(),
