@@ -202,6 +202,7 @@ fn report() -> ReportView {
         title: "T".into(),
         status: Status::Completed,
         text: "x".into(),
+        class: None,
         next: Some("show a/b".into()),
         agent: Some("codex".into()),
         attempts: 2,

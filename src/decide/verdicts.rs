@@ -70,9 +70,7 @@ pub(super) fn agent_ended(
         }
         Fault::Task => {
             let fresh = matches!(verdict, Verdict::ContextTooLong | Verdict::Malformed { .. });
-            let said = verdict.message().map(|m| format!(": {m}")).unwrap_or_default();
-            let text = format!("the agent ended with {}{said}", verdict.word());
-            charge(board, id, Reason::new(ReasonClass::AgentError, text), fresh, now);
+            charge(board, id, Reason::new(ReasonClass::AgentError, verdict.sentence()), fresh, now);
         }
     }
 }

@@ -141,7 +141,7 @@ impl Reason {
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.class.word(), self.text)
+        f.write_str(&self.text)
     }
 }
 

@@ -226,6 +226,31 @@ impl Verdict {
         }
     }
 
+    /// What happened, for people; may quote the CLI's own words, which are hostile text.
+    pub fn sentence(&self) -> String {
+        let what = match self {
+            Self::Finished => "the agent finished",
+            Self::PermissionDenied { .. } => "the agent was refused a permission",
+            Self::RateLimited { .. } | Self::UsageLimit { .. } => "its provider's limit is reached",
+            Self::Overloaded => "its provider is overloaded",
+            Self::LoginNeeded { .. } => "the agent is not logged in",
+            Self::NoCredit { .. } => "the account has no credit",
+            Self::ModelUnknown { .. } => "the model is not known",
+            Self::ContextTooLong => "the agent's context is full",
+            Self::OutputCut => "the model's answer was cut off at its length limit",
+            Self::Refused { .. } => "the model declined to answer",
+            Self::Malformed { .. } => "the agent's program could not read the model's answers",
+            Self::LimitReached { .. } => "the agent reached a limit that it was given",
+            Self::SessionLost => "the agent's session does not exist any more",
+            Self::Failed { .. } => "the agent reported an error",
+            Self::Crashed { .. } => "the agent ended without a result",
+            Self::SpawnFailed { .. } => "the agent could not be started",
+            Self::Unfit { .. } => "the agent cannot be given this task",
+            Self::Stopped => "the agent was stopped",
+        };
+        self.message().filter(|m| !m.is_empty()).map_or_else(|| what.to_owned(), |m| format!("{what}: {m}"))
+    }
+
     /// The CLI's own words, where it had any; hostile text.
     pub fn message(&self) -> Option<&str> {
         match self {

@@ -1,7 +1,7 @@
 //! How things stand, as faces show it. Every text may quote hostile content and is escaped where it is shown, never here;
 //! times are milliseconds since 1970, durations milliseconds.
 
-use crate::domain::status::{Reason, Status};
+use crate::domain::status::{Reason, ReasonClass, Status};
 use crate::domain::verdict::UsageSum;
 use crate::domain::{Oid, ProjectId, TaskPath, Wall};
 use serde::{Deserialize, Serialize};
@@ -170,6 +170,9 @@ pub struct ReportLine {
     pub status: Status,
     /// The reason, question or merge in a sentence.
     pub text: String,
+    /// The reason's class, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<ReasonClass>,
     /// The command that goes on from here, without its program's name.
     pub next: Option<String>,
     pub agent: Option<String>,

@@ -76,7 +76,7 @@ pub fn outcome(outcome: &Outcome) -> String {
         Outcome::Merged { .. } => "merged".into(),
         Outcome::ChildrenDone => "children done".into(),
         Outcome::NoChanges => "no changes".into(),
-        Outcome::Failed { reason } => format!("failed, {}", short(&reason.to_string())),
+        Outcome::Failed { reason } => format!("failed, {}: {}", reason.class.word(), short(&reason.text)),
         Outcome::Aborted => "aborted".into(),
     }
 }

@@ -158,6 +158,7 @@ fn report_line(name: &str, status: Status, text: &str, next: Option<&str>) -> Re
         title: format!("The title of {name}"),
         status,
         text: text.into(),
+        class: None,
         next: next.map(str::to_owned),
         agent: Some("claude".into()),
         attempts: 2,

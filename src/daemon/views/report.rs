@@ -110,7 +110,7 @@ fn add_open(ring: &Ring, id: &ProjectId, report: &mut ProjectReport, agents: &mu
             (Phase::Waiting { on: WaitFor::Question }, _) => {
                 format!("asks: {}", task.question.as_deref().unwrap_or("?"))
             }
-            (_, Some(reason)) => super::first_line(&reason.to_string()),
+            (_, Some(reason)) => super::first_line(&reason.text),
             (_, None) => line.why.clone(),
         };
         let entry = ReportLine {
@@ -119,6 +119,7 @@ fn add_open(ring: &Ring, id: &ProjectId, report: &mut ProjectReport, agents: &mu
             title: line.title,
             status: line.status,
             text,
+            class: line.reason.as_ref().map(|r| r.class),
             agent: line.agent,
             attempts: task.attempts,
             took_ms: None,
@@ -144,12 +145,14 @@ fn next_step(task: &crate::decide::Task) -> Option<String> {
 
 fn ended(row: &HistoryRow) -> ReportLine {
     let status = Status::parse(&row.status).unwrap_or(Status::Failed);
+    let reason = reason_of(row);
     let next = (status == Status::Failed).then(|| retry(&row.task.path));
     ReportLine {
         path: row.task.path.clone(),
         title: row.title.clone(),
         status,
-        text: super::first_line(&reason_of(row).map_or_else(|| ended_sentence(row), |r| r.to_string())),
+        text: super::first_line(&reason.as_ref().map_or_else(|| ended_sentence(row), |r| r.text.clone())),
+        class: reason.map(|r| r.class),
         next,
         agent: row.agent.clone(),
         attempts: row.attempts,
