@@ -142,6 +142,18 @@ pub(super) fn doctor(cx: &Context) -> Outcome {
     Ok(ExitCode::from(u8::from(findings.iter().any(|finding| finding.level == Level::Bad))))
 }
 
+/// The shell line after which `overnight` speaks of the demonstration. From a build folder its name is no command yet.
+fn go_there(home: &std::path::Path, code: &std::path::Path) -> String {
+    let quoted = |path: &std::path::Path| format!("'{}'", path.to_string_lossy().replace('\'', "'\\''"));
+    let this = std::env::current_exe().ok();
+    let path = crate::config::environment().remove("PATH").unwrap_or_default();
+    let installed = std::env::split_paths(&path)
+        .filter_map(|folder| folder.join("overnight").canonicalize().ok())
+        .any(|found| Some(found) == this);
+    let alias = this.filter(|_| !installed).map_or_else(String::new, |at| format!("alias overnight={}; ", quoted(&at)));
+    format!("{alias}export OVERNIGHT_HOME={}; cd {}", quoted(home), quoted(code))
+}
+
 /// A night in small: the daemon itself on a small project, then its report, and where everything lies.
 pub(super) fn demo(cx: &Context, args: &Demo) -> Outcome {
     let options = DemoOptions { agent: args.agent.clone(), dir: args.dir.clone() };
@@ -161,13 +173,13 @@ pub(super) fn demo(cx: &Context, args: &Demo) -> Outcome {
     let home = demo.dir.join("home");
     cx.print(&format!(
         "\n  the project          {}   (git log --graph overnight/main)\n  its tasks            {}   (state.json, log.jsonl)\n  \
-         logs, worktrees, db  {}\n  ask more of it       OVERNIGHT_HOME={} overnight --project todo why greet-warmly\n  \
-         remove it all        rm -rf {}\n",
+         logs, worktrees, db  {}\n  remove it all        rm -rf {}\n\n  To type the commands above, or `overnight why \
+         greet-warmly`, go there:\n\n      {}\n",
         show(&demo.code),
         show(&demo.state),
         show(&demo.places.data),
-        show(&home),
-        show(&demo.dir)
+        show(&demo.dir),
+        line(&go_there(&home, &demo.code))
     ))?;
     let report_ok = report.projects.iter().all(|p| p.merged.len() >= 5 || args.agent.is_some());
     Ok(ExitCode::from(u8::from(!report_ok)))

@@ -293,10 +293,7 @@ pub(super) fn ended_sentence(row: &HistoryRow) -> String {
         "children_done" => "all its sub-tasks are done".into(),
         "no_changes" => "the agent ended well and changed nothing".into(),
         "aborted" => "aborted on request".into(),
-        _ => row
-            .reason
-            .as_ref()
-            .map_or_else(|| row.outcome.clone(), |(class, text)| format!("{class}: {}", first_line(text))),
+        _ => row.reason.as_ref().map_or_else(|| row.outcome.clone(), |(_, text)| first_line(text)),
     }
 }
 
