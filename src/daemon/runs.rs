@@ -34,16 +34,13 @@ pub(super) async fn run_task(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: 
     let TaskAsk::Run(order) = what else { return };
     let run = order.run.clone();
     let began = Instant::now();
+    // From before its start on: a stop that comes meanwhile has somebody who tells of the end.
+    let mark = shared.followed(&run);
     let (end, agent) = match start(shared, ctx, &order, &task.path.dotted()).await {
-        Ok(reader) => {
-            let folder = match &order.place {
-                Place::Worktree(path) => Some(PathBuf::from(path)),
-                Place::Integration(_) => None,
-            };
-            follow(shared, task, epoch, &run, reader, folder).await
-        }
+        Ok(()) => follow(shared, task, epoch, &order).await,
         Err(not) => not.told(&run),
     };
+    drop(mark);
     let (end, agent) = match shared.disk_was_full(began) {
         // Whatever it ended with, that is the likely cause: it is charged to nobody and tried again.
         Some(why) if !end.ok() => NotStarted::World(why).told(&run),
@@ -70,8 +67,9 @@ async fn note_leftovers(ctx: &ProjectCtx, task: &TaskId, order: &RunOrder) {
 /// A check of a tree that belongs to no task.
 pub(super) async fn run_side(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, epoch: Epoch, order: RunOrder) {
     let run = order.run.clone();
+    let _mark = shared.followed(&run);
     let end = match start(shared, ctx, &order, "").await {
-        Ok(_) => follow_quietly(shared, &run).await,
+        Ok(()) => follow_quietly(shared, &run).await,
         Err(not) => not.told(&run).0,
     };
     shared.send(Event::Side { project: ctx.id.clone(), epoch, answer: SideAnswer::RunEnded { run, end } });
@@ -124,7 +122,7 @@ pub(super) async fn stop(shared: &Shared, run: &RunId, stage: StopStage) {
     };
     let (runs, name) = (shared.runs.clone(), run.clone());
     match tokio::task::spawn_blocking(move || runs.stop(&name, how)).await {
-        Ok(Ok(()) | Err(process::ProcessError::Unknown { .. })) => {}
+        Ok(Ok(())) => {}
         Ok(Err(e)) => tracing::error!(%run, "{}", super::chain(&e)),
         Err(e) => tracing::error!(%run, "it could not be stopped: {e}"),
     }
@@ -138,7 +136,9 @@ pub(super) fn follow_if_unfollowed(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, 
     let (shared, _ctx, task, run) = (shared.clone(), ctx.clone(), task.clone(), run.clone());
     tokio::spawn(async move {
         let Some(epoch) = run.epoch() else { return };
+        let mark = shared.followed(&run);
         let end = follow_quietly(&shared, &run).await;
+        drop(mark);
         shared.send(Event::Answer { task, epoch, answer: Answer::RunEnded { run, end, agent: None } });
     });
 }
@@ -154,18 +154,14 @@ pub(super) async fn end_orphan(shared: &Arc<Shared>, run: &RunId) {
     }
 }
 
-/// Writes the order's folder and starts its shim. Gives the reader of an agent's output.
-async fn start(
-    shared: &Shared,
-    ctx: &ProjectCtx,
-    order: &RunOrder,
-    dotted: &str,
-) -> Result<Option<Reader>, NotStarted> {
-    let started = shared.runs.is_started(&order.run);
+/// Writes the order's folder and starts its shim, unless that was done before: then nothing is needed, and nothing may go
+/// wrong with it (a brief that is gone, a full disk), for the child may be alive.
+async fn start(shared: &Shared, ctx: &ProjectCtx, order: &RunOrder, dotted: &str) -> Result<(), NotStarted> {
+    if shared.runs.is_started(&order.run) {
+        return Ok(());
+    }
     let cwd = match &order.place {
         Place::Worktree(path) => PathBuf::from(path),
-        // A check that runs already has its tree; resetting it would pull it from under it.
-        Place::Integration(_) if started => ctx.integration(),
         Place::Integration(commit) => {
             let tree = crate::git::worktree::integration(&ctx.mirror, &ctx.integration(), commit).await;
             tree.map_err(|e| super::chain(&e))?.path().to_owned()
@@ -174,15 +170,14 @@ async fn start(
     let tmp = shared.runs.tmp(&order.run);
     let mut env = shared.base_env(&order.env_pass);
     env.insert("TMPDIR".into(), tmp.to_string_lossy().into_owned());
-    let (argv, stdin, reader) = match &order.program {
-        Program::Command { argv, .. } => (argv.clone(), None, None),
-        Program::Agent { profile, session, session_total, .. } => {
+    let (argv, stdin) = match &order.program {
+        Program::Command { argv, .. } => (argv.clone(), None),
+        Program::Agent { .. } => {
             let line = agent_line(shared, ctx, order, dotted, &tmp)?;
             env.extend(shared.base_env(&line.env_pass));
             env.extend(line.env);
             env.extend(ctx.author_env());
-            let total = session.as_ref().and(*session_total);
-            (line.argv, line.stdin, Some(Reader::new(profile.kind, profile, total)))
+            (line.argv, line.stdin)
         }
     };
     env.extend(order.values.iter().map(|(k, v)| (k.clone(), v.clone())));
@@ -204,7 +199,18 @@ async fn start(
         Program::Command { .. } => "command",
     };
     let _ = std::fs::write(shared.places.runs().join(order.run.as_str()).join("kind"), kind);
-    Ok(reader)
+    Ok(())
+}
+
+/// What reads an agent's output.
+fn reader_of(order: &RunOrder) -> Option<Reader> {
+    match &order.program {
+        Program::Command { .. } => None,
+        Program::Agent { profile, session, session_total, .. } => {
+            let total = session.as_ref().and(*session_total);
+            Some(Reader::new(profile.kind, profile, total))
+        }
+    }
 }
 
 fn agent_line(
@@ -237,57 +243,80 @@ fn agent_line(
     agent::command(&launch).map_err(|e| NotStarted::Unfit(e.verdict(profile)))
 }
 
-async fn follow_quietly(shared: &Shared, run: &RunId) -> RunEnd {
-    let _mark = shared.followed(run);
-    match shared.runs.follow(run, Box::new(|_| {})).await {
-        Ok(end) => end,
-        Err(e) => {
-            tracing::error!(%run, "{}", super::chain(&e));
+/// Trouble with following a run (out of descriptors, a disk that does not answer) is no end of it: as long as it may live
+/// it is followed again, from its first byte on, and nobody is told that it is over.
+struct Patience {
+    pause: Duration,
+}
+
+impl Patience {
+    fn new() -> Self {
+        Self { pause: Duration::from_secs(1) }
+    }
+
+    /// Why the run is taken for lost; `None` after a pause, when it is to be followed again.
+    async fn lost(&mut self, shared: &Shared, run: &RunId, error: process::ProcessError) -> Option<RunEnd> {
+        let error = super::chain(&error);
+        if shared.runs.is_over(run).unwrap_or(false) {
+            tracing::error!(%run, "{error}");
             let exit = Exit::Lost;
-            RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail: super::chain(&e), bytes: 0, cut: 0 }
+            return Some(RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail: error, bytes: 0, cut: 0 });
+        }
+        if self.pause == Self::new().pause {
+            tracing::error!(%run, "it cannot be followed for now: {error}");
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(Duration::from_secs(30));
+        None
+    }
+}
+
+async fn follow_quietly(shared: &Shared, run: &RunId) -> RunEnd {
+    let mut patience = Patience::new();
+    loop {
+        match shared.runs.follow(run, Box::new(|_| {})).await {
+            Ok(end) => return end,
+            Err(e) => {
+                if let Some(lost) = patience.lost(shared, run, e).await {
+                    return lost;
+                }
+            }
         }
     }
 }
 
 /// Follows a run to its end, sending what its output comes to.
-async fn follow(
-    shared: &Arc<Shared>,
-    task: &TaskId,
-    epoch: Epoch,
-    run: &RunId,
-    reader: Option<Reader>,
-    worktree: Option<PathBuf>,
-) -> (RunEnd, Option<AgentReport>) {
-    let _mark = shared.followed(run);
-    let mut fold = Fold {
-        shared: shared.clone(),
-        task: task.clone(),
-        epoch,
-        run: run.clone(),
-        reader,
-        events: Vec::new(),
-        bytes: 0,
-        sent: Instant::now(),
-        looked: Instant::now(),
-        touched: None,
-        worktree,
-    };
-    let end = {
-        let fold = &mut fold;
-        shared.runs.follow(run, Box::new(|seen| fold.see(&seen))).await
-    };
-    fold.send(true);
-    match end {
-        Ok(end) => {
-            let report = fold.reader.take().map(|reader| reader.finish(&end));
-            (end, report)
-        }
-        Err(e) => {
-            tracing::error!(%run, "{}", super::chain(&e));
-            let exit = Exit::Lost;
-            let end =
-                RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail: super::chain(&e), bytes: 0, cut: 0 };
-            (end, None)
+async fn follow(shared: &Arc<Shared>, task: &TaskId, epoch: Epoch, order: &RunOrder) -> (RunEnd, Option<AgentReport>) {
+    let mut patience = Patience::new();
+    loop {
+        let mut fold = Fold {
+            shared: shared.clone(),
+            task: task.clone(),
+            epoch,
+            run: order.run.clone(),
+            reader: reader_of(order),
+            events: Vec::new(),
+            bytes: 0,
+            sent: Instant::now(),
+            looked: Instant::now(),
+            touched: None,
+            worktree: match &order.place {
+                Place::Worktree(path) => Some(PathBuf::from(path)),
+                Place::Integration(_) => None,
+            },
+        };
+        let end = shared.runs.follow(&order.run, Box::new(|seen| fold.see(&seen))).await;
+        fold.send(true);
+        match end {
+            Ok(end) => {
+                let report = fold.reader.take().map(|reader| reader.finish(&end));
+                return (end, report);
+            }
+            Err(e) => {
+                if let Some(lost) = patience.lost(shared, &order.run, e).await {
+                    return (lost, None);
+                }
+            }
         }
     }
 }

@@ -75,10 +75,15 @@ impl Runs {
         std::fs::remove_dir_all(&gone).map_err(error)
     }
 
-    /// Finishes removals that were cut short.
+    /// Finishes removals that were cut short, and forgets stops of runs that were never spawned.
     pub(super) fn sweep_removed(&self) {
         for entry in std::fs::read_dir(&self.inner.root).into_iter().flatten().flatten() {
-            if entry.file_name().to_str().is_some_and(|n| n.starts_with(REMOVED)) {
+            let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+            let is_dir = entry.file_type().is_ok_and(|t| t.is_dir());
+            let folder = Folder::at(entry.path());
+            let is_run = is_dir && RunId::from_folder(&name).is_some();
+            let never = is_run && folder.stop().is_some() && !folder.has_spec() && !folder.is_started();
+            if never || name.starts_with(REMOVED) {
                 let _ = std::fs::remove_dir_all(entry.path());
             }
         }

@@ -159,7 +159,7 @@ impl Folder {
     pub(super) fn prepare(&self, spec: &Spec, stdin: Option<&[u8]>) -> io::Result<()> {
         make_dir(&self.path)?;
         make_dir(&self.file("tmp"))?;
-        if self.file("spec.json").exists() {
+        if self.has_spec() {
             return Ok(());
         }
         if let Some(bytes) = stdin {
@@ -167,6 +167,17 @@ impl Folder {
         }
         self.write("spec.json", &serde_json::to_vec(spec)?, How::Once)?;
         sync_dir(self.path.parent().unwrap_or(&self.path))
+    }
+
+    /// A wish to stop for a run that is still to be spawned; the folder waits for it.
+    pub(super) fn forestall(&self, how: Stop) -> io::Result<()> {
+        make_dir(&self.path)?;
+        self.write_stop(how)
+    }
+
+    /// Whether the run was ever spawned.
+    pub(super) fn has_spec(&self) -> bool {
+        self.file("spec.json").exists()
     }
 
     pub(super) fn spec(&self) -> io::Result<Option<Spec>> {

@@ -152,6 +152,16 @@ impl Runs {
         self.folder_of(run).is_started()
     }
 
+    /// Whether nothing of a run lives or will: nobody holds its lock. An error says that it cannot be told now.
+    pub fn is_over(&self, run: &RunId) -> Result<bool, ProcessError> {
+        let folder = self.folder_of(run);
+        if !folder.is_started() {
+            return Ok(!folder.has_spec());
+        }
+        let lock = folder.lock().map_err(|source| ProcessError::Follow { run: run.clone(), source })?;
+        Ok(lock.is_some())
+    }
+
     /// Whether the run's end is on record.
     pub fn has_ended(&self, run: &RunId) -> bool {
         self.path_of(run).join("exit.json").exists()
@@ -190,11 +200,7 @@ impl Runs {
 
     fn known(&self, run: &RunId) -> Result<Folder, ProcessError> {
         let folder = self.folder_of(run);
-        if folder.path().join("spec.json").exists() {
-            Ok(folder)
-        } else {
-            Err(ProcessError::Unknown { run: run.clone() })
-        }
+        if folder.has_spec() { Ok(folder) } else { Err(ProcessError::Unknown { run: run.clone() }) }
     }
 
     /// No process flag, no hook between fork and exec: so the standard library takes posix_spawn, which costs the same

@@ -9,10 +9,18 @@ use crate::domain::verdict::Exit;
 impl Runs {
     /// Asks for the end of a run's whole tree. Asking again for the same changes nothing, `Kill` after `Term` does, and
     /// `Term` after `Kill` does not; how long to wait in between is the caller's business. Returns at once while a shim
-    /// lives; else it ends what is left and settles the run, which may block for some seconds.
+    /// lives; else it ends what is left and settles the run, which may block for some seconds. A run that is not spawned yet
+    /// ends when it is.
     pub fn stop(&self, run: &RunId, how: Stop) -> Result<(), ProcessError> {
-        let folder = self.known(run)?;
+        let folder = self.folder_of(run);
         let error = |source| ProcessError::Stop { run: run.clone(), source };
+        if !folder.has_spec() {
+            folder.forestall(how).map_err(error)?;
+            if !folder.has_spec() {
+                return Ok(());
+            }
+            // It was spawned just now.
+        }
         if folder.exit().map_err(error)?.is_some() {
             return Ok(());
         }

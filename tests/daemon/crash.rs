@@ -74,6 +74,33 @@ fn a_killed_daemon_takes_up_its_agent_and_never_starts_a_second() {
     rig.end_checks();
 }
 
+/// A run that goes on is none that is lost: not when its brief is gone at the next start, and not when its folder cannot be
+/// read for a while.
+#[test]
+fn a_run_that_cannot_be_followed_for_now_is_not_taken_for_lost() {
+    let rig = worker_rig();
+    rig.agent_task("t1", "worker");
+    let daemon = rig.start();
+    rig.wait_for("the agent has started", SOON, || !rig.lines("spawns").is_empty());
+    daemon.kill();
+    std::fs::remove_dir_all(rig.mirror().with_file_name("briefs")).unwrap();
+    let runs: Vec<_> = std::fs::read_dir(rig.data().join("runs")).unwrap().flatten().map(|e| e.path()).collect();
+    // What cannot be read as an end is none.
+    let agents = runs.iter().filter(|r| r.join("started").exists() && !r.join("exit.json").exists());
+    let in_the_way: Vec<_> = agents.map(|run| run.join("exit.json")).collect();
+    assert_eq!(in_the_way.len(), 1, "{runs:?}");
+    std::fs::create_dir(&in_the_way[0]).unwrap();
+    let _daemon = rig.start();
+    rig.wait_for("it is said", SOON, || rig.log().contains("cannot be followed for now"));
+    rig.until_phase("t1", "running", SOON);
+    std::fs::remove_dir(&in_the_way[0]).unwrap();
+    let_go(&rig);
+    let status = rig.until_word("t1", "completed", SOON);
+    assert_eq!(lines_of(&status)[0]["attempt"], 1, "{status}");
+    assert_eq!(rig.lines("spawns").len(), 1, "{:?}", rig.lines("spawns"));
+    rig.end_checks();
+}
+
 /// TERM leaves agents running; the next start takes them up.
 #[test]
 fn term_leaves_agents_running_and_the_next_start_adopts_them() {

@@ -237,6 +237,24 @@ async fn a_run_starts_once_however_often_it_is_spawned() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stop_that_comes_before_the_start_is_kept() {
+    let rig = Rig::new();
+    let order = rig.sh(1, "echo started >> count");
+    rig.runs.stop(&order.run, Stop::Term).unwrap();
+    assert!(rig.runs.is_over(&order.run).unwrap());
+    let (end, _) = rig.go(&order).await;
+    assert_eq!(end.exit, Exit::Signalled { signal: libc::SIGTERM });
+    assert!(!rig.path("count").exists());
+    // One whose run never came is forgotten at the next opening.
+    let other = rig.sh(2, "true");
+    rig.runs.stop(&other.run, Stop::Kill).unwrap();
+    assert!(rig.folder(2).exists());
+    Runs::open(&rig.path("runs"), PathBuf::from(SHIM)).unwrap();
+    assert!(!rig.folder(2).exists() && rig.folder(1).exists());
+    rig.assert_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_grandchild_that_holds_the_pipes_does_not_hold_up_the_end() {
     let rig = Rig::new();
     let begun = Instant::now();
