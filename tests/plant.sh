@@ -127,4 +127,6 @@ plant 'what is protected needs no yes' $d/facts.rs 's/self.wish.review.unwrap_or
 plant 'a halted project merges on' $d/target.rs 's/project.halted.is_none\(\)\n        && matches/matches/'
 plant 'a halted project starts tasks' $d/schedule.rs 's/if let Some\(what\) = &project.halted \{/if let (Some(what), true) = (\&project.halted, false) {/'
 plant 'an answered task stays blocked for others' $d/publish.rs 's/told.epoch < t.claimed \|\| told.waits/told.epoch < t.claimed/'
+plant 'an absence counts against the wall limit' $d/recover.rs 's/            run.taken_up = Some\(now.mono\);\n//'
+plant 'a look without a daemon judges runs' $d/deadline.rs 's/matches!\(board.mode, Some\(Mode::Working \| Mode::Stopping\)\)/board.mode.is_some()/'
 exit $bad

@@ -57,6 +57,22 @@ pub(super) fn is_over(state: &StateRepo, tip: &Oid, task: &TaskPath) -> bool {
     outcome.satisfies() || wish().is_none_or(|wish| wish.retry <= doc.observed.retry)
 }
 
+/// Whether the state repo holds this very record, written by this daemon.
+pub(super) fn says(
+    state: &StateRepo,
+    tip: Option<&Oid>,
+    task: &TaskPath,
+    epoch: Epoch,
+    record: &Record,
+    owner: &str,
+) -> bool {
+    let doc = bytes_at(state, tip, &state_path(task)).and_then(|bytes| state_file::read(&bytes).ok());
+    doc.is_some_and(|doc| {
+        let ours = doc.owner.as_deref() == Some(owner) && doc.epoch == epoch;
+        ours && doc.status == record.status && doc.outcome == record.outcome
+    })
+}
+
 /// `state.json` and `log.jsonl` of one record.
 pub(super) fn changes(
     state: &StateRepo,

@@ -66,7 +66,7 @@ pub fn serve(places: &Places, request: Request) -> Reply {
 async fn serve_in(places: &Places, ours: &locks::Ours, request: Request) -> Result<Reply, StartError> {
     let mut ring = Ring::open(places, ours).await?;
     ring.open_projects().await;
-    let started = Started { same_boot: true, only_serve: true, runs: vec![], slots: 0 };
+    let started = Started { same_boot: ring.is_same_boot(), only_serve: true, runs: vec![], slots: 0 };
     ring.process(vec![Event::Started(started)]).await;
     ring.configure();
     for ctx in ring.shared.all_projects() {

@@ -370,9 +370,13 @@ impl StateWorker {
 
     fn written(&self, write: StateOp, answer: Result<OpResult, String>, refusal: Option<String>) {
         match write {
-            StateOp::Record { task, epoch, record: _, conclude: true } => {
+            StateOp::Record { task, epoch, record, conclude: true } => {
+                let tip = super::project::tip(&self.ctx.state);
+                let is_in = || records::says(&self.ctx.state, tip.as_ref(), &task.path, epoch, &record, &self.owner);
                 let answer = match answer {
                     Ok(OpResult::Done(_)) => Answer::Concluded,
+                    // The claim went with this very conclusion, whose acknowledgement was lost.
+                    Ok(OpResult::ClaimLost { .. }) if is_in() => Answer::Concluded,
                     Ok(OpResult::ClaimLost { .. }) => Answer::ClaimGone,
                     Err(why) => Answer::Failed { why },
                 };

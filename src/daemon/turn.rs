@@ -123,7 +123,7 @@ impl Ring {
         let over: Vec<RunId> = over.into_iter().map(|f| f.run).collect();
         super::retention::prune(&self.shared, &self.board, over);
         self.open_projects().await;
-        let same_boot = self.saved_boot.as_deref() == Some(boot.as_str());
+        let same_boot = self.is_same_boot();
         let slots = self.machine_slots();
         let started = Started { same_boot, only_serve: false, runs: open, slots };
         self.process(vec![Event::Started(started)]).await;
@@ -143,6 +143,12 @@ impl Ring {
     }
 
     /// Agents at once over all projects. A setting that cannot be read is an alarm, and the default holds.
+    /// Whether the machine still runs as when the board was saved.
+    pub(super) fn is_same_boot(&self) -> bool {
+        let boot = crate::host::clock::boot_id().unwrap_or_default();
+        self.saved_boot.as_deref() == Some(boot.as_str())
+    }
+
     fn machine_slots(&mut self) -> u32 {
         match crate::config::Machine::load(&self.shared.places) {
             Ok(machine) => machine.slots,

@@ -36,9 +36,10 @@ pub(super) fn handle(board: &mut Board, event: Event, now: Now) {
 
 /// Enters a phase: a new epoch, a journal line, and the phase's one ask.
 pub(super) fn enter(board: &mut Board, id: &TaskId, phase: Phase, why: &str, now: Now) {
-    // While agents are being stopped no new child is started; the task keeps its place, its tree and its session.
+    // While agents are being stopped, and where only requests are served, no new child is started; the task keeps its
+    // place, its tree and its session.
     let starts = phase.child().is_some() && !matches!(phase, Phase::Stopping { .. });
-    if let (true, Some(Mode::Stopping), Some(child)) = (starts, board.mode, phase.child()) {
+    if let (true, Some(Mode::Stopping | Mode::Serving), Some(child)) = (starts, board.mode, phase.child()) {
         return enter(board, id, Phase::Backoff { again: child.again() }, "the daemon is stopping", now);
     }
     // Background steps run beside the work and end with it, wherever that stops.
@@ -336,6 +337,7 @@ impl RunFacts {
         Self {
             epoch,
             started: now,
+            taken_up: None,
             last_output: now,
             last_progress: now,
             bytes: 0,

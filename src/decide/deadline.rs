@@ -9,6 +9,8 @@ use crate::domain::verdict::{Exit, RunEnd};
 use crate::domain::{Mono, Now, TaskId};
 use std::time::Duration;
 
+/// How long the end of a run that was over already may take to be told after a start.
+const TAKE_UP: Duration = Duration::from_secs(15);
 /// How often the calendar is looked at while a limit is waited for.
 const CALENDAR: Duration = Duration::from_secs(60);
 
@@ -62,11 +64,17 @@ pub fn due(task: &Task) -> Option<(Mono, Due)> {
 fn child_due(task: &Task, child: Child) -> Option<(Mono, Due)> {
     let plan = task.plan.as_ref()?;
     let run = task.run.as_ref()?;
-    let step = |limit: Duration| Some((run.started.after(limit), Due::Stop(StopCause::WallLimit)));
+    // What ended while nobody looked is told of first: no clock that ran meanwhile judges it.
+    let taken_up = run.taken_up.map(|at| at.after(TAKE_UP));
+    let wall = |limit: Duration| {
+        let at = run.started.after(limit);
+        taken_up.map_or(at, |first| first.max(at))
+    };
+    let step = |limit: Duration| Some((wall(limit), Due::Stop(StopCause::WallLimit)));
     match child {
         Child::Agent => {
             let limits = &plan.limits;
-            let mut clocks = vec![(run.started.after(limits.wall), StopCause::WallLimit)];
+            let mut clocks = vec![(wall(limits.wall), StopCause::WallLimit)];
             match run.result {
                 Some(at) => clocks.push((at.after(limits.exit_grace), StopCause::AfterResult)),
                 None if !run.first_event => {
@@ -84,6 +92,10 @@ fn child_due(task: &Task, child: Child) -> Option<(Mono, Due)> {
     }
 }
 
+fn follows(board: &Board) -> bool {
+    matches!(board.mode, Some(Mode::Working | Mode::Stopping))
+}
+
 /// Does what is due.
 pub(super) fn apply(board: &mut Board, now: Now) {
     let over: Vec<(TaskId, Due)> = board
@@ -93,6 +105,8 @@ pub(super) fn apply(board: &mut Board, now: Now) {
         .collect();
     for (id, due) in over {
         match due {
+            // Where nobody follows runs it is not known what became of them.
+            Due::Stop(_) | Due::Kill | Due::GiveUp if !follows(board) => {}
             Due::Stop(cause) => super::advance::stop(board, &id, cause, now),
             Due::Kill => super::advance::kill(board, &id, now),
             Due::GiveUp => give_up(board, &id, now),
@@ -150,6 +164,7 @@ pub(super) fn next_wake(board: &Board, now: Now) -> Option<Mono> {
     let mut alive = false;
     for task in board.tasks.values() {
         match due(task) {
+            Some((_, Due::Stop(_) | Due::Kill | Due::GiveUp)) if !follows(board) => {}
             // Nothing is taken up again while the daemon ends.
             Some((_, Due::Again(_) | Due::Look)) if board.mode != Some(Mode::Working) => {}
             Some((at, _)) => want(at),

@@ -82,6 +82,8 @@ pub struct RunFacts {
     /// The epoch that names the run: it stays while the task goes through `Stopping`.
     pub epoch: Epoch,
     pub started: Mono,
+    /// When this daemon took it up, where an earlier one had started it.
+    pub taken_up: Option<Mono>,
     pub last_output: Mono,
     pub last_progress: Mono,
     pub bytes: u64,

@@ -93,6 +93,7 @@ fn restamp(board: &mut Board, same_boot: bool, now: Now) {
             }
         }
         if let Some(run) = &mut task.run {
+            run.taken_up = Some(now.mono);
             run.last_output = now.mono;
             run.last_progress = now.mono;
             run.first_event = true;

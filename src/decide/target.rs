@@ -77,7 +77,7 @@ pub(super) fn halt(board: &mut Board, id: &ProjectId, what: String, now: Now) {
 
 /// Tasks that were claimed while the target was looked at get their worktrees once it is there.
 fn wake(board: &mut Board, id: &ProjectId, now: Now) {
-    if board.projects.get(id).and_then(Project::tip).is_none() {
+    if board.mode != Some(Mode::Working) || board.projects.get(id).and_then(Project::tip).is_none() {
         return;
     }
     // One whose worktree could not be made has tries behind it, and a pause of its own.

@@ -289,7 +289,7 @@ impl World {
             }
             self.mischief();
             if !self.step() {
-                if calm && publish::is_idle(&self.board, self.now()) && !self.prompt_people() {
+                if calm && !self.exited && publish::is_idle(&self.board, self.now()) && !self.prompt_people() {
                     return self.morning();
                 }
                 // Nothing happens by itself: let the troubled hours pass.
