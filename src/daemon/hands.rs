@@ -44,10 +44,8 @@ pub(super) fn dispatch(shared: &Arc<Shared>, order: &mut Order, ask: Ask) {
     match ask {
         Ask::Task { task, epoch, what } => match shared.project(&task.project) {
             Some(ctx) => task_ask(shared, &ctx, order, task, epoch, what),
-            None => {
-                let answer = Answer::Failed { why: format!("project {} is not open", task.project) };
-                shared.send(Event::Answer { task, epoch, answer });
-            }
+            // Whatever keeps it from being opened is no failure of its tasks: they are asked for again at the next start.
+            None => tracing::warn!(project = %task.project, task = %task.path, "the project is not open"),
         },
         Ask::Project { project, epoch, what } => match shared.project(&project) {
             Some(ctx) => project_ask(shared, &ctx, epoch, what),

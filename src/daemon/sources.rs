@@ -147,6 +147,11 @@ impl Touched {
     fn op(self, folder: &Path, mut watcher: Option<&mut notify::RecommendedWatcher>) -> Option<StateOp> {
         let tasks = folder.join("tasks");
         if self.lost || self.paths.contains(&tasks) {
+            for place in folders_below(&tasks) {
+                if let Some(watcher) = &mut watcher {
+                    let _ = watcher.watch(&place, RecursiveMode::NonRecursive);
+                }
+            }
             return Some(StateOp::Look { whole: false });
         }
         let mut files = BTreeSet::new();

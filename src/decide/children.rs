@@ -9,7 +9,7 @@ use super::event::{Answer, Work};
 use crate::domain::chain::{CheckVerdict, Step, StepVerdict, When, judge_check, judge_step, was_cut_off};
 use crate::domain::phase::{Again, Child, Phase, StopCause, Then, WaitFor};
 use crate::domain::status::{AttemptEnd, Outcome, Reason, ReasonClass};
-use crate::domain::verdict::{AgentReport, RunEnd};
+use crate::domain::verdict::{AgentReport, Exit, RunEnd};
 use crate::domain::{Epoch, Now, TaskId};
 use std::time::Duration;
 
@@ -158,6 +158,11 @@ fn check_ended(board: &mut Board, id: &TaskId, n: usize, end: &RunEnd, timed_out
         CheckVerdict::Pass => return checking(board, id, n + 1, &format!("check {what} passes"), now),
         CheckVerdict::Skipped => return checking(board, id, n + 1, &format!("check {what} does not apply"), now),
         CheckVerdict::Fail { why } => format!("check {what} fails ({why})"),
+        // Nothing the agent can do about it, and no word on its work.
+        CheckVerdict::CouldNotRun { why } if !matches!(end.exit, Exit::Exited { .. }) => {
+            let text = format!("check {what} could not run ({why})\n{tail}");
+            return super::merge::block(board, id, Reason::new(ReasonClass::Infra, text), now);
+        }
         CheckVerdict::CouldNotRun { why } => format!("check {what} could not run ({why})"),
     };
     let tree = task.work.as_ref().map(|w| w.tree.clone());

@@ -187,6 +187,7 @@ impl Task {
         self.attempts = 0;
         self.failure = None;
         self.question = None;
+        self.answer = None;
         self.queued = now.wall;
         self.started = None;
         self.not_before = None;

@@ -120,6 +120,8 @@ pub struct Project {
     pub check: Option<TreeCheck>,
     /// What the last baseline said; the tree it was made for is in it.
     pub baseline: Option<Baseline>,
+    /// The last join of base and merged work that was red, so that the same is not tried again and again.
+    pub joined_red: Option<Baseline>,
     /// Trees on which all approved checks passed, with the hash of the configuration, newest last.
     pub green: Vec<(Oid, String)>,
     /// The tip that the user's repository has, or was refused.
@@ -299,6 +301,12 @@ impl Project {
     pub fn is_green(&self, tree: &Oid) -> bool {
         let Some(policy) = &self.policy else { return false };
         policy.checks.is_empty() || self.green.iter().any(|(t, hash)| t == tree && *hash == policy.hash)
+    }
+
+    /// Why this join of base and merged work is known to be red, under the present configuration.
+    pub(super) fn red_join(&self, tree: &Oid) -> Option<&Reason> {
+        let policy = self.policy.as_ref()?;
+        self.joined_red.as_ref().filter(|j| j.tree == *tree && j.policy == policy.hash)?.red.as_ref()
     }
 
     /// All checks of the configuration `policy` have passed on this tree.

@@ -28,6 +28,12 @@ pub(super) fn levels(board: &mut Board, now: Now) {
         .collect();
     for id in ids {
         if let Some(task) = next(board, &id) {
+            // A person may have asked for a review since it was queued here.
+            if board.tasks.get(&task).is_some_and(Task::needs_review) {
+                super::children::ready_to_merge(board, &task, "", now);
+                continue;
+            }
+            take_present_rules(board, &task);
             super::advance::enter(
                 board,
                 &task,
@@ -37,6 +43,17 @@ pub(super) fn levels(board: &mut Board, now: Now) {
             );
         }
     }
+}
+
+/// Where a merge goes and what it must pass is what the configuration says now, not what it said when the task was claimed.
+fn take_present_rules(board: &mut Board, id: &TaskId) {
+    let Some(policy) = board.projects.get(&id.project).and_then(|p| p.policy.as_ref()) else { return };
+    let (into, hash) = (policy.merge.into.clone(), policy.hash.clone());
+    let checks = if policy.merge.checks { policy.checks.clone() } else { Vec::new() };
+    let Some(plan) = board.task_mut(id).and_then(|t| t.plan.as_mut()) else { return };
+    plan.into = into;
+    plan.policy = hash;
+    plan.merge_checks = checks;
 }
 
 /// The task that merges next.
@@ -56,8 +73,8 @@ pub(super) fn answered(board: &mut Board, id: &TaskId, stage: MergeStage, answer
     match (stage, answer) {
         (MergeStage::Try, Answer::Merged { commit, tree, onto }) => {
             let Some(task) = board.task_mut(id) else { return };
+            // Tries are not counted afresh: a move that fails each time after a merge that works would never end.
             task.merge = Some(MergeTry { commit, tree: tree.clone(), onto });
-            task.tries = 0;
             let checks = task.plan.as_ref().is_some_and(|p| !p.merge_checks.is_empty());
             let green = board.projects.get(&id.project).is_some_and(|p| p.is_green(&tree));
             let (stage, why) = match (checks, green) {
@@ -78,7 +95,11 @@ pub(super) fn answered(board: &mut Board, id: &TaskId, stage: MergeStage, answer
         (MergeStage::Move, Answer::Moved) => {
             let Some(task) = board.tasks.get(id) else { return };
             let Some(merge) = task.merge.clone() else { return };
-            target::moved(board, &id.project, merge.commit.clone(), merge.tree);
+            // A train that was under way when the configuration named another branch has moved the old one.
+            let policy = board.projects.get(&id.project).and_then(|p| p.policy.as_ref());
+            if policy.is_some_and(|p| task.plan.as_ref().is_some_and(|plan| plan.into == p.merge.into)) {
+                target::moved(board, &id.project, merge.commit.clone(), merge.tree);
+            }
             let end = AttemptEnd::Over { outcome: Outcome::Merged { commit: merge.commit } };
             super::ending::end_attempt(board, id, end, "merged", now);
         }

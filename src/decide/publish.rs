@@ -124,7 +124,8 @@ fn settle_requests(board: &mut Board) {
 
 fn leave(board: &mut Board) {
     let done = match board.mode {
-        Some(Mode::Leaving) => true,
+        // What is being done in the person's own repository is not cut off.
+        Some(Mode::Leaving) => board.projects.values().all(|p| p.landing.is_none() && p.delivering.is_none()),
         // Stopped attempts go through their cleaning, so that their claims are released.
         Some(Mode::Stopping) => {
             !board.tasks.values().any(|t| t.phase.child().is_some() || matches!(t.phase, Phase::Cleaning { .. }))
@@ -180,6 +181,13 @@ pub(super) fn night(board: &mut Board, now: Now) {
     }
 }
 
+/// Whether a task in this phase waits for a target that stays as it is until a person has looked.
+fn stuck(project: &super::board::Project, phase: &Phase) -> bool {
+    let blocked = matches!(project.target, Target::Blocked { .. });
+    let unknown = project.halted.is_some() && project.tip().is_none();
+    blocked || if *phase == Phase::MergeQueued { project.halted.is_some() } else { unknown }
+}
+
 /// True when nothing moves and nothing will by itself: every task is over, waits for a person, or is held by something
 /// that only a person can change.
 pub fn is_idle(board: &Board, now: Now) -> bool {
@@ -196,8 +204,10 @@ pub fn is_idle(board: &Board, now: Now) -> bool {
     }
     board.tasks.values().all(|t| match &t.phase {
         Phase::Backoff { again: crate::domain::phase::Again::Run } => explain::held_for_good(board, t),
-        // It waits for the target, which nobody touches until a person says go on.
-        Phase::MergeQueued if board.projects.get(&t.id.project).is_some_and(|p| p.halted.is_some()) => {
+        // It waits for the target, which only a person can help.
+        Phase::MergeQueued | Phase::Backoff { again: crate::domain::phase::Again::Prepare }
+            if board.projects.get(&t.id.project).is_some_and(|p| stuck(p, &t.phase)) =>
+        {
             t.publishing.is_none()
         }
         Phase::Queued => match super::schedule::gate(board, t, &counts, now) {

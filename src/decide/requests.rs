@@ -203,19 +203,29 @@ pub(super) fn wishes(board: &mut Board, id: &ProjectId, news: WishNews, now: Now
     if board.projects.get(id).is_some_and(|p| p.invalid != news.invalid) {
         board.project_mut(id).invalid = news.invalid.clone();
     }
+    // A file that is there and cannot be read is no wish to end anything.
+    let invalid = news.invalid.clone();
+    let is_gone = |path: &TaskPath| {
+        let file = format!("tasks/{path}/README.md");
+        invalid.iter().all(|i| i.place != file)
+    };
     let mut graph_changed = news.whole;
     if news.whole {
         let gone: Vec<TaskId> =
             board.tasks.keys().filter(|t| t.project == *id && !news.wishes.contains_key(&t.path)).cloned().collect();
         for task in gone {
-            withdrawn(board, &task, now);
+            let gone = is_gone(&task.path);
+            withdrawn(board, &task, gone, now);
         }
     }
     for (path, wish) in news.wishes {
         let key = TaskId { project: id.clone(), path };
         graph_changed |= match wish {
             Some(wish) => wished(board, &key, wish, news.concluded.get(&key.path), now),
-            None => withdrawn(board, &key, now),
+            None => {
+                let gone = is_gone(&key.path);
+                withdrawn(board, &key, gone, now)
+            }
         };
     }
     for (path, concluded) in news.concluded {
@@ -414,9 +424,15 @@ fn abort_one(board: &mut Board, key: &TaskId, now: Now) {
     }
 }
 
-/// The task's README is gone or can no longer be read. A task under way goes on with the last good one.
-fn withdrawn(board: &mut Board, key: &TaskId, now: Now) -> bool {
+/// The task's README is gone or can no longer be read. A task under way goes on with the last good one; one that waits for
+/// a person, who has taken its file away, is over.
+fn withdrawn(board: &mut Board, key: &TaskId, gone: bool, now: Now) -> bool {
     let Some(task) = board.tasks.get(key) else { return false };
+    if gone && matches!(task.phase, Phase::Waiting { .. }) {
+        let over = AttemptEnd::Over { outcome: Outcome::Aborted };
+        super::ending::end_attempt(board, key, over, "its file was deleted", now);
+        return true;
+    }
     if task.phase != Phase::Queued {
         return false;
     }

@@ -139,17 +139,24 @@ pub fn need(board: &Board, project: &ProjectId, path: &TaskPath) -> Need {
     let id = TaskId { project: project.clone(), path: path.clone() };
     if let Some(task) = board.tasks.get(&id) {
         if let Phase::Waiting { on: WaitFor::Block { reason } } = &task.phase {
-            return Need::Failed(format!("blocked, {reason}"));
+            return Need::Failed(format!("blocked, {}", first_line(reason)));
         }
         return Need::OnItsWay;
     }
     match board.ended.get(&id).map(|e| &e.outcome) {
+        // What it contains may have come while it was at work: it is done when that is.
+        Some(outcome) if outcome.satisfies() && children(board, &id).1 > 0 => Need::OnItsWay,
         Some(outcome) if outcome.satisfies() => Need::Met,
-        Some(Outcome::Failed { reason }) => Need::Failed(format!("failed, {reason}")),
+        Some(Outcome::Failed { reason }) => Need::Failed(format!("failed, {}", first_line(reason))),
         Some(Outcome::NoChanges) => Need::Failed("ended without changes".into()),
         Some(_) => Need::Failed("aborted".into()),
         None => Need::Missing,
     }
+}
+
+/// A reason without the output that it quotes.
+fn first_line(reason: &Reason) -> &str {
+    reason.text.lines().next().unwrap_or_default()
 }
 
 /// Sub-tasks of `path`: how many there are, how many of them are open, and one that failed.
@@ -198,7 +205,7 @@ pub fn own_hold(board: &Board, task: &Task, project: &Project) -> Result<Plan, H
             Need::Missing => return Err(Hold::Missing(path.clone())),
             Need::Failed(why) => return Err(Hold::Doomed { need: path.clone(), why }),
             Need::OnItsWay => {
-                return Err(match doom(board, project, &task.id.project, path, &mut BTreeSet::new()) {
+                return Err(match doom(board, project, &task.id.project, path) {
                     Some((need, why)) => Hold::Doomed { need, why },
                     None => Hold::Needs(path.clone()),
                 });
@@ -226,42 +233,40 @@ fn ended_above(board: &Board, id: &TaskId) -> Option<TaskPath> {
     None
 }
 
-/// The failed task that a queued need itself waits for, however far down. `seen` keeps each task to one look.
-fn doom(
-    board: &Board,
-    project: &Project,
-    id: &ProjectId,
-    path: &TaskPath,
-    seen: &mut BTreeSet<TaskPath>,
-) -> Option<(TaskPath, String)> {
-    let key = TaskId { project: id.clone(), path: path.clone() };
-    let task = board.tasks.get(&key)?;
-    if task.phase != Phase::Queued || !seen.insert(path.clone()) {
-        return None;
-    }
-    if let Some(above) = ended_above(board, &key) {
-        return Some((path.clone(), format!("belongs to {above}, which is over")));
-    }
-    if project.cycles.iter().any(|c| c.contains(path)) {
-        return Some((path.clone(), "is on a dependency cycle".into()));
-    }
-    if let (_, _, Some(child)) = children(board, &key) {
-        return Some((child, "did not succeed".into()));
-    }
-    if task.wish.wish.is_some() || task.wish.status == WishStatus::Planning {
-        return Some((path.clone(), "is not queued".into()));
-    }
-    for next in project.graph.needs(path).chain(project.graph.children(path)) {
-        match need(board, id, next) {
-            Need::Failed(why) => return Some((next.clone(), why)),
-            Need::Missing => return Some((next.clone(), "not there".into())),
-            Need::Met => {}
-            Need::OnItsWay => {
-                if let Some(found) = doom(board, project, id, next, seen) {
-                    return Some(found);
-                }
+/// The failed task that a queued need itself waits for, however far down; each is looked at once.
+fn doom(board: &Board, project: &Project, id: &ProjectId, path: &TaskPath) -> Option<(TaskPath, String)> {
+    let mut open = vec![path.clone()];
+    let mut seen = BTreeSet::new();
+    while let Some(path) = open.pop() {
+        let key = TaskId { project: id.clone(), path };
+        let path = &key.path;
+        let Some(task) = board.tasks.get(&key) else { continue };
+        if task.phase != Phase::Queued || !seen.insert(path.clone()) {
+            continue;
+        }
+        if let Some(above) = ended_above(board, &key) {
+            return Some((path.clone(), format!("belongs to {above}, which is over")));
+        }
+        if project.cycles.iter().any(|c| c.contains(path)) {
+            return Some((path.clone(), "is on a dependency cycle".into()));
+        }
+        if let (_, _, Some(child)) = children(board, &key) {
+            return Some((child, "did not succeed".into()));
+        }
+        if task.wish.wish.is_some() || task.wish.status == WishStatus::Planning {
+            return Some((path.clone(), "is not queued".into()));
+        }
+        let from = open.len();
+        for next in project.graph.needs(path).chain(project.graph.children(path)) {
+            match need(board, id, next) {
+                Need::Failed(why) => return Some((next.clone(), why)),
+                Need::Missing => return Some((next.clone(), "not there".into())),
+                Need::Met => {}
+                Need::OnItsWay => open.push(next.clone()),
             }
         }
+        // The first that is named is looked at first.
+        open[from..].reverse();
     }
     None
 }

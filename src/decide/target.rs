@@ -72,12 +72,21 @@ pub(super) fn halt(board: &mut Board, id: &ProjectId, what: String, now: Now) {
     board.note_project(id, "halted", &what, now);
     board.notify(id, None, NoticeKind::Alarm, format!("{what}; `overnight resume` goes on"));
     // The first to tell was nearest to it.
-    board.project_mut(id).halted.get_or_insert(what);
+    let halted = board.project_mut(id).halted.get_or_insert(what).clone();
+    let project = board.project_mut(id);
+    if matches!(project.target, Target::Joining { .. }) {
+        project.target = Target::Unknown;
+    }
+    if let Some(request) = project.land.filter(|_| project.landing.is_none()) {
+        let why = format!("{halted}; `overnight resume` goes on");
+        answer_land(board, id, request, Reply::Refused { why });
+    }
 }
 
 /// Tasks that were claimed while the target was looked at get their worktrees once it is there.
 fn wake(board: &mut Board, id: &ProjectId, now: Now) {
-    if board.mode != Some(Mode::Working) || board.projects.get(id).and_then(Project::tip).is_none() {
+    let ready = |p: &Project| p.halted.is_none() && p.tip().is_some();
+    if board.mode != Some(Mode::Working) || !board.projects.get(id).is_some_and(ready) {
         return;
     }
     // One whose worktree could not be made has tries behind it, and a pause of its own.
@@ -251,6 +260,12 @@ pub(super) fn answered(board: &mut Board, id: &ProjectId, epoch: Epoch, answer: 
             board.clear_notice(id, None, NoticeKind::Alarm);
             board.project_mut(id).target = Target::Ready { tip, base, tree };
         }
+        SideAnswer::TargetNeedsMerge { tree, .. } if preparing && project.red_join(&tree).is_some() => {
+            // That very tree is known to be red; only another base, target or configuration can change that.
+            if let Some(reason) = project.red_join(&tree).cloned() {
+                block(board, id, reason, now);
+            }
+        }
         SideAnswer::TargetNeedsMerge { commit, tree, onto, base } if preparing => {
             board.project_mut(id).target = Target::Joining { epoch: Epoch(0), commit, tree, onto, base };
         }
@@ -366,7 +381,12 @@ fn check_ended(board: &mut Board, id: &ProjectId, epoch: Epoch, end: &RunEnd, no
         CheckPurpose::Join => {
             if let Some(what) = red {
                 let text = format!("base and merged work together: {what}\n{}", last_lines(&end.tail, 12));
-                block(board, id, Reason::new(ReasonClass::MergeRed, text), now);
+                let reason = Reason::new(ReasonClass::MergeRed, text);
+                let project = board.project_mut(id);
+                let policy = project.policy.as_ref().map(|p| p.hash.clone()).unwrap_or_default();
+                project.joined_red =
+                    Some(Baseline { tree: check.tree.clone(), policy, red: Some(reason.clone()), until: None });
+                block(board, id, reason, now);
             }
         }
     }

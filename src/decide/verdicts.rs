@@ -4,6 +4,7 @@
 use super::ask::NoticeKind;
 use super::board::{Board, ProfileHold};
 use super::event::Work;
+use crate::domain::chain::was_cut_off;
 use crate::domain::phase::{Again, Phase, StopCause, Then, WaitFor};
 use crate::domain::status::{AttemptEnd, Outcome, Reason, ReasonClass};
 use crate::domain::verdict::{AgentReport, Exit, Fault, RunEnd, Verdict};
@@ -31,6 +32,13 @@ pub(super) fn agent_ended(
     cause: Option<StopCause>,
     now: Now,
 ) {
+    // A clock that ended a run which could get nowhere, as its provider did not answer, says nothing of the task.
+    if let (Some(StopCause::NoProgress | StopCause::NoFirstEvent | StopCause::WallLimit), Some(report)) =
+        (cause, &agent)
+        && report.verdict.fault() == Fault::Profile
+    {
+        return hold_profile(board, id, &report.verdict.clone(), now);
+    }
     match cause {
         Some(StopCause::NoProgress | StopCause::NoFirstEvent) => {
             let what = if cause == Some(StopCause::NoFirstEvent) { "said nothing at all" } else { "made no progress" };
@@ -51,13 +59,28 @@ pub(super) fn agent_ended(
     if matches!(end.exit, Exit::Lost | Exit::DeadMan) {
         return lost(board, id, end, now);
     }
-    let verdict = agent.as_ref().map_or_else(|| plain_verdict(end), |a| a.verdict.clone());
+    let before = board.tasks.get(id).map_or(0, |t| t.tries);
+    if cause.is_none() && matches!(end.exit, Exit::Signalled { .. }) && was_cut_off(&end.exit, before) {
+        // Killed from outside, as the kernel does when memory runs out.
+        return lost(board, id, end, now);
+    }
+    let verdict = match &agent {
+        Some(report) => report.verdict.clone(),
+        // It had given its result to a daemon before this one; its work tells what that was.
+        None if cause == Some(StopCause::AfterResult) => Verdict::Finished,
+        None => plain_verdict(end),
+    };
     if verdict == Verdict::Finished {
         return finished(board, id, agent, now);
     }
     if let Verdict::Unfit { message } = verdict {
         // The same prompt would not fit the next time either.
         return super::ending::fail(board, id, Reason::new(ReasonClass::SpawnError, message), now);
+    }
+    if let (Verdict::ModelUnknown { .. }, true) = (&verdict, names_its_model(board, id)) {
+        // The task asked for it, and others of this profile do not.
+        let reason = Reason::new(ReasonClass::AgentError, verdict.sentence());
+        return super::ending::fail(board, id, reason, now);
     }
     match verdict.fault() {
         Fault::Profile => hold_profile(board, id, &verdict, now),
@@ -73,6 +96,11 @@ pub(super) fn agent_ended(
             charge(board, id, Reason::new(ReasonClass::AgentError, verdict.sentence()), fresh, now);
         }
     }
+}
+
+fn names_its_model(board: &Board, id: &TaskId) -> bool {
+    let Some(plan) = board.tasks.get(id).and_then(|t| t.plan.as_ref()) else { return false };
+    plan.model.is_some() && plan.model != plan.profile.model
 }
 
 /// A verdict from the exit alone, for agents without an adapter's report.
@@ -92,10 +120,8 @@ fn finished(board: &mut Board, id: &TaskId, agent: Option<AgentReport>, now: Now
     task.tries = 0;
     task.follow = None;
     task.question = agent.and_then(|a| a.asks);
-    if task.question.is_some() {
-        // An earlier answer is no answer to this.
-        task.answer = None;
-    }
+    // An answer of earlier is none to what comes now; the task's file keeps it.
+    task.answer = None;
     let name = task.plan.as_ref().map(|p| p.profile_name.clone());
     if let Some(name) = name {
         lift_hold(board, &id.project, &name);

@@ -192,7 +192,8 @@ impl Story {
         let message = line.get("says").unwrap_or("oops").to_owned();
         let until = line.time("until").map(|d| Wall(self.wall + i64::try_from(d.as_millis()).unwrap()));
         let code = line.number("exit").unwrap_or(0);
-        let exit = Exit::Exited { code };
+        let signal = line.number("signal").map(|signal| Exit::Signalled { signal });
+        let exit = signal.unwrap_or(Exit::Exited { code });
         let (exit, verdict) = match line.words.get(1).map_or("", String::as_str) {
             "lost" => (Exit::Lost, None),
             "dead-man" => (Exit::DeadMan, None),

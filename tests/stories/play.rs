@@ -404,7 +404,10 @@ fn policy(line: &Line, before: Option<&Policy>) -> Policy {
             background: steps("background"),
             finally: steps("finally"),
         },
-        merge: MergePolicy { into: "overnight/main".into(), checks: line.get("merge-checks") != Some("off") },
+        merge: MergePolicy {
+            into: line.get("into").unwrap_or("overnight/main").into(),
+            checks: line.get("merge-checks") != Some("off"),
+        },
         script_allowed: false,
         committer: ("o".into(), "o@example.invalid".into()),
         brief_budget: 1000,
