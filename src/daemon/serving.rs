@@ -15,6 +15,7 @@ use super::turn::Ring;
 use crate::config::Places;
 use crate::decide::Event;
 use crate::decide::event::Started;
+use crate::domain::Epoch;
 use crate::protocol::reply::{ErrorKind, Failure};
 use crate::protocol::{Reply, Request};
 use std::time::{Duration, Instant};
@@ -66,7 +67,7 @@ pub fn serve(places: &Places, request: Request) -> Reply {
 async fn serve_in(places: &Places, ours: &locks::Ours, request: Request) -> Result<Reply, StartError> {
     let mut ring = Ring::open(places, ours).await?;
     ring.open_projects().await;
-    let started = Started { same_boot: ring.is_same_boot(), only_serve: true, runs: vec![], slots: 0 };
+    let started = Started { same_boot: ring.is_same_boot(), only_serve: true, runs: vec![], slots: 0, used: Epoch(0) };
     ring.process(vec![Event::Started(started)]).await;
     ring.configure();
     for ctx in ring.shared.all_projects() {

@@ -16,7 +16,7 @@ use crate::decide::ask::{Ask, ProjectAsk};
 use crate::decide::board::{JournalLine, Mode};
 use crate::decide::event::{RequestId, Started};
 use crate::decide::{Board, Event, publish};
-use crate::domain::{ProjectId, RunId};
+use crate::domain::{Epoch, ProjectId, RunId};
 use crate::process::{Runs, State};
 use crate::protocol::{Reply, Request};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +27,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Events of one turn at most.
 const BATCH: usize = 512;
+/// How far a task's records may be ahead of its last run, in epochs.
+const RECORDS_AHEAD: u64 = 1000;
 /// Between two looks of a remote for new work.
 const REMOTE_PACE: Duration = Duration::from_secs(10);
 
@@ -119,13 +121,17 @@ impl Ring {
             .map_err(|e| fail(EXIT_OTHER, chain(&e)))?;
         let (open, over): (Vec<_>, Vec<_>) =
             inventory.into_iter().partition(|f| matches!(f.state, State::Live | State::NeverStarted));
+        // A new database beside old runs: theirs are the names that must not be used again. Records have gone a few phases
+        // beyond them.
+        let all = open.iter().chain(&over).filter_map(|f| f.run.epoch());
+        let used = all.max().filter(|_| self.saved_boot.is_none()).map_or(Epoch(0), |e| Epoch(e.0 + RECORDS_AHEAD));
         let open: Vec<RunId> = open.into_iter().map(|f| f.run).collect();
         let over: Vec<RunId> = over.into_iter().map(|f| f.run).collect();
         super::retention::prune(&self.shared, &self.board, over);
         self.open_projects().await;
         let same_boot = self.is_same_boot();
         let slots = self.machine_slots();
-        let started = Started { same_boot, only_serve: false, runs: open, slots };
+        let started = Started { same_boot, only_serve: false, runs: open, slots, used };
         self.process(vec![Event::Started(started)]).await;
         if !same_boot && let Err(e) = self.shared.store.save_boot(&boot, &self.board).await {
             return Err(fail(EXIT_DATA, chain(&e)));

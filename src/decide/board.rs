@@ -47,6 +47,8 @@ pub struct Board {
     pub slots: u32,
     /// `None` before `Started`.
     pub mode: Option<Mode>,
+    /// New tasks and projects begin after it, see `Started::used`.
+    pub(super) used: Epoch,
     pub(super) asks: Vec<Ask>,
     pub(super) journal: Vec<JournalLine>,
     /// Rows as they were before the turns that are not saved yet.

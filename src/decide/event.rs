@@ -70,6 +70,8 @@ pub struct Started {
     pub runs: Vec<RunId>,
     /// Agents at once over all projects.
     pub slots: u32,
+    /// Epochs up to this one were used by a board that is lost: their run folders and records are still there.
+    pub used: Epoch,
 }
 
 /// What people ask of the daemon. Verbs on a task are edits of its wish, made on a person's behalf.

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 pub(super) fn started(board: &mut Board, started: &Started, now: Now) {
     board.slots = started.slots;
+    board.used = started.used;
     board.mode = Some(if started.only_serve { Mode::Serving } else { Mode::Working });
     board.promised = None;
     board.last_turn = Some(now.mono);

@@ -8,7 +8,7 @@ use crate::domain::phase::{Again, MergeStage, Phase, StopCause, StopStage, WaitF
 use crate::domain::policy::Policy;
 use crate::domain::status::{AttemptEnd, Outcome};
 use crate::domain::task::{Wish, WishStatus, WishVerb};
-use crate::domain::{Epoch, Now, ProjectId, TaskId, TaskPath};
+use crate::domain::{Now, ProjectId, TaskId, TaskPath};
 
 pub(super) fn request(board: &mut Board, id: RequestId, request: Request, now: Now) {
     let reply = match request {
@@ -170,7 +170,9 @@ pub(super) fn configured(board: &mut Board, id: &ProjectId, policy: Policy, now:
         .get(id)
         .and_then(|p| p.policy.as_ref())
         .map(|p| (p.hash.clone(), p.merge.into.clone(), p.base.clone()));
+    let used = board.used;
     let project = board.project_mut(id);
+    project.epoch = project.epoch.max(used);
     let same = old.as_ref().is_some_and(|(hash, _, _)| *hash == policy.hash);
     if same {
         project.policy = Some(policy);
@@ -292,7 +294,7 @@ fn wished(board: &mut Board, key: &TaskId, wish: Wish, concluded: Option<&Conclu
             true
         }
         other => {
-            let epoch = other.map_or(Epoch(0), |c| c.epoch.next());
+            let epoch = other.map_or(board.used, |c| c.epoch.next().max(board.used));
             board.put_task(Task::new(key.clone(), wish, epoch, now));
             true
         }

@@ -213,7 +213,10 @@ fn a_broken_configuration_is_said_and_the_old_one_stays() {
 fn without_its_database_nothing_is_lost_or_done_twice() {
     let rig = worker_rig();
     rig.task("done", &["echo \"$OVERNIGHT_TASK $OVERNIGHT_RUN\" >> \"$HOME/../spawns\"", "echo x > done.txt"]);
-    rig.task("asks", &["echo 'QUESTION: Which one?'"]);
+    rig.task(
+        "asks",
+        &["echo \"$OVERNIGHT_TASK $OVERNIGHT_RUN\" >> \"$HOME/../spawns\"", "echo 'QUESTION: Which one?'"],
+    );
     rig.agent_task("runs", "worker");
     let daemon = rig.start();
     rig.until_word("done", "completed", SOON);
@@ -234,6 +237,8 @@ fn without_its_database_nothing_is_lost_or_done_twice() {
     rig.until_word("asks", "blocked", SOON);
     let count = |slug: &str| rig.lines("spawns").iter().filter(|l| l.starts_with(&format!("{slug} "))).count();
     assert_eq!(count("done"), 1);
+    // What it asked is lost with the database, so it is asked again; its old run is not taken for a new one.
+    assert_eq!(count("asks"), 2);
     assert!(count("runs") <= 2);
     for slug in ["done", "runs", "later"] {
         assert_eq!(rig.merges_of(slug), 1, "{slug}: {:?}", rig.merged());

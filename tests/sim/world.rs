@@ -524,7 +524,7 @@ impl World {
         }
         self.board = self.disk.load();
         let runs = self.runs.iter().filter(|(_, r)| !r.followed).map(|(id, _)| id.clone()).collect();
-        let started = Started { same_boot: !reboot, only_serve: false, runs, slots: SLOTS };
+        let started = Started { same_boot: !reboot, only_serve: false, runs, slots: SLOTS, used: Epoch(0) };
         self.turn(Event::Started(started));
         if self.board.mode.is_none() {
             return;

@@ -226,7 +226,13 @@ impl Story {
         self.runs.retain(|id, _| open.contains(id));
         let runs = self.runs.keys().cloned().collect();
         let only_serve = line.has("serving");
-        self.event(Event::Started(Started { same_boot, only_serve, runs, slots: self.slots }));
+        self.event(Event::Started(Started {
+            same_boot,
+            only_serve,
+            runs,
+            slots: self.slots,
+            used: Epoch(line.number("used").unwrap_or(0)),
+        }));
         for (project, policy) in self.policies.clone() {
             self.event(Event::Configured { project, policy: Box::new(policy) });
         }
