@@ -214,6 +214,8 @@ pub async fn collect(
     let unfinished = unfinished(w.git_dir());
     let mut tip = on_own_branch(lease, unfinished, message)?;
     w.unhide().await?;
+    // What git may not read it passes over in silence.
+    w.open_up().await?;
     let state = w.status(false).await?;
     let mut left_out = Vec::new();
     let mut committed_by_us = None;

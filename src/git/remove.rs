@@ -80,6 +80,35 @@ pub fn open_up(top: &Path) {
     }
 }
 
+/// Removes what git neither lists nor cleans: pipes, sockets and devices, and folders that hold nothing. `.git` is passed
+/// over, links are not followed.
+pub fn sweep(top: &Path) -> io::Result<()> {
+    let mut folders = vec![top.to_owned()];
+    let mut next = 0;
+    while let Some(folder) = folders.get(next).cloned() {
+        next += 1;
+        for entry in std::fs::read_dir(&folder)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                if entry.file_name() != ".git" {
+                    folders.push(entry.path());
+                }
+            } else if !kind.is_file() && !kind.is_symlink() {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+    }
+    // What holds something is not removed, and the deepest come first.
+    for folder in folders[1..].iter().rev() {
+        match std::fs::remove_dir(folder) {
+            Err(e) if e.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(e),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
 /// A mount point at or below `path`, where the system tells. Removing through it would empty another file system.
 pub fn mount_below(path: &Path) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt as _;

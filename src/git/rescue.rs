@@ -142,6 +142,7 @@ pub async fn rescue(
     let mut spotless = false;
     if intact {
         lease.worktree.drop_locks(Some(lease.branch()));
+        lease.worktree.open_up().await?;
         let state = lease.worktree.status(true).await?;
         spotless = state.is_spotless();
         let index = plain_file(&lease.git_dir().join("index"));

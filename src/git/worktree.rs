@@ -332,14 +332,24 @@ impl Worktree {
     pub(super) async fn settle(&self, head: &Head, commit: &Oid, at: Option<&Oid>) -> Result<(), WorktreeError> {
         self.verify()?;
         self.mirror.verify_seal()?;
+        let old = self.commit();
         self.set_head(head)?;
         if at != Some(commit) {
+            let converts = self.converts_anew(old.as_ref(), commit)?;
             self.reset(commit).await?;
+            if converts {
+                // The attributes are in place now. Without an index every file is written.
+                let index = std::fs::remove_file(self.admin.join("index"));
+                index.map_err(|source| WorktreeError::Files { path: self.path.clone(), source })?;
+                self.reset(commit).await?;
+            }
+            self.sweep().await?;
         }
         let mut state = self.status(true).await?;
         if !self.is_at(&state, head, commit) {
             self.reset(commit).await?;
             self.clean().await?;
+            self.sweep().await?;
             state = self.status(true).await?;
         }
         if self.is_at(&state, head, commit) {
@@ -384,7 +394,46 @@ impl Worktree {
         Ok(())
     }
 
-    async fn open_up(&self) -> Result<(), WorktreeError> {
+    /// Where it stands, where that can be told.
+    fn commit(&self) -> Option<Oid> {
+        match self.head() {
+            Head::Detached(commit) => Some(commit),
+            Head::Branch(branch) => self.mirror.branch_tip(&branch).ok().flatten(),
+            Head::Unreadable => None,
+        }
+    }
+
+    /// Whether attributes change from `old` to `new`: they may give other line ends or filters to files that do not change,
+    /// and those a reset leaves as they are.
+    fn converts_anew(&self, old: Option<&Oid>, new: &Oid) -> Result<bool, WorktreeError> {
+        if old == Some(new) {
+            return Ok(false);
+        }
+        let odb = self.mirror.odb()?;
+        Ok(match old.and_then(|old| odb.info(old).ok()) {
+            Some(old) => {
+                let is_one = |path: &[u8]| path.rsplit(|b| *b == b'/').next() == Some(b".gitattributes");
+                odb.changes(Some(&old.tree), &odb.info(new)?.tree)?.iter().any(|file| is_one(&file.path))
+            }
+            // Its branch is gone with its task; the file at the top tells most of it.
+            None => plain_file(&self.path.join(".gitattributes")) != odb.blob_at(new, b".gitattributes")?,
+        })
+    }
+
+    async fn sweep(&self) -> Result<(), WorktreeError> {
+        let path = self.path.clone();
+        let swept = blocking(move || {
+            remove::sweep(&path).or_else(|_| {
+                // A folder without permissions, most likely.
+                remove::open_up(&path);
+                remove::sweep(&path)
+            })
+        });
+        let files = |source| WorktreeError::Files { path: self.path.clone(), source };
+        swept.await.map_err(files)?.map_err(files)
+    }
+
+    pub(super) async fn open_up(&self) -> Result<(), WorktreeError> {
         let path = self.path.clone();
         blocking(move || remove::open_up(&path))
             .await

@@ -1253,3 +1253,50 @@ pub(crate) async fn figures() {
         println!("{what}: p50 {:.1} min {:.1} ms", ms[ms.len() / 2], ms[0]);
     }
 }
+
+/// What git neither lists nor cleans, and what it may not read: no later task finds it, and no work in it is lost.
+#[tokio::test]
+async fn pipes_empty_folders_and_closed_folders_reach_no_later_task() {
+    let r = rig().await;
+    let lease = r.take("t1").await;
+    let path = lease.path().to_owned();
+    nix::unistd::mkfifo(&path.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::fs::create_dir_all(path.join("empty/deep")).unwrap();
+    write(&path.join("closed/sub/work"), "work\n");
+    for folder in ["closed/sub", "closed", "empty"] {
+        std::fs::set_permissions(path.join(folder), std::fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    let got = take_up(&lease).await.unwrap();
+    assert_eq!(git(r.mirror.git_dir(), &["show", &format!("{}:closed/sub/work", got.tip)]), "work");
+    r.done(lease, "t1").await;
+    let again = r.take("t2").await;
+    assert_eq!(again.path(), path, "the pool lends it again");
+    for left in ["pipe", "empty", "closed"] {
+        assert!(path.join(left).symlink_metadata().is_err(), "{left}");
+    }
+    assert_eq!(git(&path, &["status", "--porcelain", "--ignored"]), "");
+}
+
+/// A worktree that is lent again has its files as the commit's own attributes want them, also those that did not change.
+#[tokio::test]
+async fn other_attributes_write_unchanged_files_anew() {
+    let r = rig().await;
+    write(&r.code.join("lines.txt"), "one\ntwo\n");
+    let plain = commit_all(&r.code, "plain");
+    write(&r.code.join(".gitattributes"), "* text eol=crlf\n");
+    let crlf = commit_all(&r.code, "crlf");
+    r.mirror.refresh().await.unwrap();
+    let at = r.top.join("check");
+    for (commit, text) in [(&plain, "one\ntwo\n"), (&crlf, "one\r\ntwo\r\n"), (&plain, "one\ntwo\n")] {
+        let w = integration(&r.mirror, &at, commit).await.unwrap();
+        assert_eq!(std::fs::read_to_string(w.path().join("lines.txt")).unwrap(), text);
+    }
+    for (n, (commit, text)) in
+        [(&plain, "one\ntwo\n"), (&crlf, "one\r\ntwo\r\n"), (&plain, "one\ntwo\n")].iter().enumerate()
+    {
+        let name = format!("t{n}");
+        let lease = r.pool.take(&task(&name).branch(), commit).await.unwrap();
+        assert_eq!(std::fs::read_to_string(lease.path().join("lines.txt")).unwrap(), *text, "{name}");
+        r.done(lease, &name).await;
+    }
+}
