@@ -230,6 +230,8 @@ impl Claude {
         if info.status.is("rejected") {
             self.limit_rejected = true;
             self.limit_until = info.resets_at.uint().and_then(failure::epoch);
+            // It may wait for the reset in silence, and be stopped for that.
+            self.retrying = Some(Verdict::UsageLimit { until: self.limit_until });
             out.push(AgentEvent::Error { message: "the account's limit is reached".into() });
         }
     }
@@ -495,6 +497,20 @@ mod tests {
     fn verdict(result: &str, exit: Exit) -> Verdict {
         let line = format!("{{\"type\":\"result\",\"session_id\":\"s1\",{result}}}\n");
         read(AgentKind::Claude, &line, "", &end(exit, "")).1.verdict
+    }
+
+    #[test]
+    fn waiting_for_a_limit_in_silence_is_the_limit() {
+        let limit = r#"{"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":1700000000}}"#;
+        let until = Some(Wall(1_700_000_000_000));
+        for exit in [Exit::Signalled { signal: 15 }, Exit::Exited { code: 143 }] {
+            let ended = read(AgentKind::Claude, &format!("{limit}\n"), "", &end(exit, ""));
+            assert_eq!(ended.1.verdict, Verdict::UsageLimit { until });
+        }
+        // It went on: the limit is over.
+        let on = r#"{"type":"assistant","message":{"content":[{"type":"text","text":"on"}]}}"#;
+        let ended = read(AgentKind::Claude, &format!("{limit}\n{on}\n"), "", &end(Exit::Signalled { signal: 15 }, ""));
+        assert!(!matches!(ended.1.verdict, Verdict::UsageLimit { .. }), "{:?}", ended.1.verdict);
     }
 
     #[test]
