@@ -308,6 +308,10 @@ fn step(section: &Section<'_, '_>, list: List, names: &mut HashMap<String, Span>
         }
         (true, false) | (false, true) => {}
     }
+    if list == List::Background && section.has("prompt") {
+        let at = section.key_place("prompt");
+        section.doc.problem(at, &section.name("prompt"), "a background step is a command: the agent is at work", None);
+    }
     let prompt = prompt.filter(|at| {
         let empty = at.value.trim().is_empty();
         if empty {
@@ -327,6 +331,10 @@ fn on_failure(section: &Section<'_, '_>, list: List) -> OnFailure {
     match section.word("on_failure", &words) {
         Some(at) if list == List::Background && at.value != OnFailure::Log => {
             section.doc.bad(&at, "a background step's failure is only noted: \"log\" is all there is", None);
+            OnFailure::Log
+        }
+        Some(at) if list == List::Finally && at.value == OnFailure::Retry => {
+            section.doc.bad(&at, "a finally step runs once, whatever becomes of it: \"log\" is all there is", None);
             OnFailure::Log
         }
         Some(at) => at.value,

@@ -270,6 +270,8 @@ const WRONG: &[(&str, usize, &str, &str)] = &[
     ("[[chain.after]]\nname=\"a\"\nrun=\"x\"\non_failure=\"stopp\"", 7, "chain.after[1].on_failure", "did you mean"),
     ("[[chain.after]]\nname=\"a\"\nrun=\"x\"\nwhen=\"failure\"", 7, "chain.after[1].when", "does not fit"),
     ("[[chain.background]]\nname=\"a\"\nrun=\"x\"\non_failure=\"stop\"", 7, "chain.background[1].on_failure", "noted"),
+    ("[[chain.background]]\nname=\"a\"\nprompt=\"x\"", 6, "chain.background[1].prompt", "is a command"),
+    ("[[chain.finally]]\nname=\"a\"\nrun=\"x\"\non_failure=\"retry\"", 7, "chain.finally[1].on_failure", "runs once"),
     ("[merge]\ninto = \"main\"", 5, "merge.into", "is the base branch"),
     ("[merge]\ninto = \"main/night\"", 5, "merge.into", "beside the base branch"),
     ("[merge]\ninto = \"a..b\"", 5, "merge.into", "no legal branch name"),

@@ -276,3 +276,27 @@ fn a_wish_that_cannot_be_fulfilled_says_why() {
     }
     kit.close();
 }
+
+/// Commands that come with a task run only where the approved configuration lets them, however the task came.
+#[test]
+fn commands_in_tasks_run_only_where_they_are_allowed() {
+    let kit = Kit::new();
+    // The project's agent has to be another for the configuration to be sound.
+    let config = kit.config(&Setup::default()).replace("script = true", "script = false");
+    kit.write_config(&config.replace("agent = \"script\"", "agent = \"claude\""));
+    kit.approve();
+    kit.remember();
+    let proof = kit.root().join("ran");
+    kit.script_task("t1", "", &[&format!("echo ran > {}", proof.display())]);
+    kit.script_task("t2", "agent: script\n", &[&format!("echo ran > {}", proof.display())]);
+    kit.up();
+    for path in ["t1", "t2"] {
+        let facts = kit.wait("it says why", || {
+            let facts = kit.facts(path);
+            facts["line"]["why"].as_str().is_some_and(|why| why.contains("script agent is off")).then_some(facts)
+        });
+        assert_eq!((word(&facts), class(&facts)), ("queued", "policy"), "{}", facts["line"]);
+    }
+    assert!(!proof.exists());
+    kit.close();
+}
