@@ -65,14 +65,12 @@ pub async fn deliver(mirror: &Mirror, branch: &str, new: &Oid, old: Option<&Oid>
     }
 }
 
-/// Gives the user's repository the objects of `commit`, which no ref there names yet.
+/// Gives the user's repository the objects of `commit`, which no ref there names yet. One command, also where the commit
+/// is there already: a fetch that was killed may have left it without its files, and git's own fetch looks whether all
+/// that it leads to is there before it takes nothing.
 pub(super) async fn bring_objects(mirror: &Mirror, commit: &Oid) -> Result<(), MirrorError> {
     mirror.verify_seal()?;
-    let user = mirror.user_repo();
-    if Odb::open(user).is_ok_and(|o| o.has(commit)) {
-        return Ok(());
-    }
-    Git::bare(user)
+    Git::bare(mirror.user_repo())
         .args(["-c", "core.fsync=committed", "-c", "core.fsyncMethod=batch"])
         .args(["fetch", "--quiet", "--no-write-fetch-head", "--no-auto-maintenance", "--no-tags"])
         .args(["--no-recurse-submodules", "--refmap=", "--"])

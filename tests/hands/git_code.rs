@@ -20,13 +20,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Git as an agent or a person calls it.
-fn git(at: &Path, args: &[&str]) -> String {
+pub(super) fn git(at: &Path, args: &[&str]) -> String {
     let (ok, text) = try_git(at, args);
     assert!(ok, "git {args:?} in {}: {text}", at.display());
     text
 }
 
-fn try_git(at: &Path, args: &[&str]) -> (bool, String) {
+pub(super) fn try_git(at: &Path, args: &[&str]) -> (bool, String) {
     let mut c = Command::new("git");
     c.arg("-C").arg(at).args(["-c", "protocol.file.allow=always"]).args(args);
     c.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
@@ -39,45 +39,45 @@ fn try_git(at: &Path, args: &[&str]) -> (bool, String) {
     (out.status.success(), String::from_utf8_lossy(&text).trim_end().to_owned())
 }
 
-fn oid(at: &Path, rev: &str) -> Oid {
+pub(super) fn oid(at: &Path, rev: &str) -> Oid {
     Oid::parse(&git(at, &["rev-parse", rev])).unwrap()
 }
 
-fn write(path: &Path, text: &str) {
+pub(super) fn write(path: &Path, text: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, text).unwrap();
 }
 
-fn commit_all(at: &Path, message: &str) -> Oid {
+pub(super) fn commit_all(at: &Path, message: &str) -> Oid {
     git(at, &["add", "-A"]);
     git(at, &["commit", "-q", "-m", message]);
     oid(at, "HEAD")
 }
 
-fn task(path: &str) -> TaskPath {
+pub(super) fn task(path: &str) -> TaskPath {
     TaskPath::parse(path).unwrap()
 }
 
-fn who() -> Who {
+pub(super) fn who() -> Who {
     Who { name: "Overnight".into(), mail: "night@example".into() }
 }
 
-struct Rig {
+pub(super) struct Rig {
     /// Removed at the end of the test.
     _dir: tempfile::TempDir,
-    top: PathBuf,
-    code: PathBuf,
-    mirror: Mirror,
-    pool: Pool,
-    base: Oid,
+    pub(super) top: PathBuf,
+    pub(super) code: PathBuf,
+    pub(super) mirror: Mirror,
+    pub(super) pool: Pool,
+    pub(super) base: Oid,
 }
 
 /// A repository with a few files, its mirror and its pool, below a folder with a difficult name.
-async fn rig() -> Rig {
+pub(super) async fn rig() -> Rig {
     rig_in("ü x'$(id)\" -n lead ").await
 }
 
-async fn rig_in(name: &str) -> Rig {
+pub(super) async fn rig_in(name: &str) -> Rig {
     hermetic();
     let dir = tempfile::tempdir().unwrap();
     let top = dir.path().canonicalize().unwrap().join(name);
@@ -97,17 +97,17 @@ async fn rig_in(name: &str) -> Rig {
 }
 
 impl Rig {
-    async fn take(&self, path: &str) -> Lease {
+    pub(super) async fn take(&self, path: &str) -> Lease {
         self.pool.take(&task(path).branch(), &self.base).await.unwrap()
     }
 
-    async fn done(&self, lease: Lease, path: &str) -> Rescued {
+    pub(super) async fn done(&self, lease: Lease, path: &str) -> Rescued {
         let kept = rescue(&lease, &task(path), 1, None).await.unwrap();
         self.pool.give_back(lease, &kept).await.unwrap();
         kept
     }
 
-    async fn merge(&self, target: &Oid, work: &Oid, path: &str) -> Merged {
+    pub(super) async fn merge(&self, target: &Oid, work: &Oid, path: &str) -> Merged {
         let task = task(path);
         let (who, epoch) = (who(), Epoch(7));
         let ask = Candidate {
@@ -122,29 +122,29 @@ impl Rig {
         try_merge(&self.mirror, ask).await.unwrap()
     }
 
-    fn bytes_in_refs(&self, text: &str) -> bool {
+    pub(super) fn bytes_in_refs(&self, text: &str) -> bool {
         let refs = git(self.mirror.git_dir(), &["for-each-ref", "--format=%(refname)"]);
         refs.lines().any(|r| try_git(self.mirror.git_dir(), &["grep", "-q", "-F", text, r]).0)
     }
 
-    fn fsck(&self) {
+    pub(super) fn fsck(&self) {
         git(self.mirror.git_dir(), &["fsck", "--connectivity-only", "--no-dangling"]);
         git(&self.code, &["fsck", "--connectivity-only", "--no-dangling"]);
     }
 }
 
-async fn take_up(lease: &Lease) -> Result<Collected, CollectError> {
+pub(super) async fn take_up(lease: &Lease) -> Result<Collected, CollectError> {
     collect(lease, "leftovers\n", &who(), CommitRules::default(), &overnight::git::collect::Leftovers::default()).await
 }
 
-fn clean_merge(m: Merged) -> (Oid, Oid) {
+pub(super) fn clean_merge(m: Merged) -> (Oid, Oid) {
     match m {
         Merged::Clean { commit, tree } => (commit, tree),
         other => panic!("{other:?}"),
     }
 }
 
-fn names(list: &[(impl AsRef<[u8]>, Why)]) -> Vec<(String, Why)> {
+pub(super) fn names(list: &[(impl AsRef<[u8]>, Why)]) -> Vec<(String, Why)> {
     list.iter().map(|(p, w)| (String::from_utf8_lossy(p.as_ref()).into_owned(), w.clone())).collect()
 }
 

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
 pub(crate) mod git_code;
+mod git_kept;
 mod git_state;
 #[allow(dead_code, reason = "for benches/hands.rs")]
 pub(crate) mod git_state_figures;

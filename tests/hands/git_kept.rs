@@ -1,0 +1,31 @@
+//! What must never be lost or left half done: objects that are delivered, what a rescue keeps beside the branch, and the
+//! pool's own bookkeeping.
+
+use super::git_code::*;
+use overnight::domain::Oid;
+use overnight::git::deliver::{Delivered, deliver};
+use std::path::Path;
+
+/// Where a loose object stands in a git dir.
+fn loose(git_dir: &Path, object: &Oid) -> std::path::PathBuf {
+    let name = object.as_str();
+    git_dir.join("objects").join(&name[..2]).join(&name[2..])
+}
+
+// ---- delivering ----
+
+#[tokio::test]
+async fn a_commit_that_is_there_without_its_files_is_brought_whole() {
+    let r = rig().await;
+    let lease = r.take("t1").await;
+    write(&lease.path().join("new"), "new");
+    let tip = commit_all(lease.path(), "new");
+    // What a killed fetch may leave: the commit, and nothing that it leads to.
+    let there = loose(&r.code.join(".git"), &tip);
+    std::fs::create_dir_all(there.parent().unwrap()).unwrap();
+    std::fs::copy(loose(r.mirror.git_dir(), &tip), &there).unwrap();
+    assert_eq!(deliver(&r.mirror, "overnight/main", &tip, None).await.unwrap(), Delivered::Done);
+    assert_eq!(oid(&r.code, "overnight/main"), tip);
+    assert_eq!(git(&r.code, &["show", "overnight/main:new"]), "new");
+    r.fsck();
+}
