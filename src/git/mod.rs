@@ -71,10 +71,16 @@ pub enum GitError {
 }
 
 impl GitError {
-    /// True where another process held a lock file or moved the ref meanwhile: the same command may succeed a moment
-    /// later. Our locale is fixed, so git's wording is too.
+    /// True where another process held a lock file: the same command may succeed a moment later. Our locale is fixed, so
+    /// git's wording is too.
     pub fn is_lock(&self) -> bool {
         let Self::Failed { stderr, .. } = self else { return false };
+        // Git says "cannot lock ref" too where the ref holds another commit than the one that it was to hold, or exists
+        // where it was not to, or not where it was: to wait changes nothing about that.
+        let lost = ["but expected ", "reference already exists", "unable to resolve reference"];
+        if lost.iter().any(|t| stderr.contains(t)) {
+            return false;
+        }
         ["could not lock config file", ".lock': File exists", "Unable to create '", "cannot lock ref"]
             .iter()
             .any(|t| stderr.contains(t))
@@ -212,9 +218,15 @@ impl Git {
         self
     }
 
-    /// The command's words, for errors and logs (the first two arguments).
+    /// The command's words, for errors and logs: the first two arguments behind the settings.
     fn words(&self) -> String {
-        let words: Vec<_> = self.args.iter().take(2).map(|a| a.to_string_lossy()).collect();
+        let mut rest = &self.args[..];
+        while let [flag, _, behind @ ..] = rest
+            && flag == "-c"
+        {
+            rest = behind;
+        }
+        let words: Vec<_> = rest.iter().take(2).map(|a| a.to_string_lossy()).collect();
         words.join(" ")
     }
 
@@ -346,6 +358,31 @@ mod tests {
         Git::at(dir.path()).args(["config", "core.hooksPath", "evil"]).run().await.unwrap();
         let hooks = Git::at(dir.path()).args(["config", "core.hooksPath"]).run().await.unwrap();
         assert_eq!(hooks.text(), "/dev/null");
+    }
+
+    #[test]
+    fn a_command_is_named_by_its_words_and_not_by_its_settings() {
+        let settings = ["-c", "core.fsync=reference", "-c", "a.b=c"];
+        assert_eq!(Git::at("/").args(settings).args(["update-ref", "--no-deref", "-m"]).words(), "update-ref --no-deref");
+        assert_eq!(Git::at("/").arg("status").words(), "status");
+        assert_eq!(Git::at("/").args(["-c", "a.b=c"]).words(), "");
+    }
+
+    #[tokio::test]
+    async fn a_ref_that_moved_is_no_lock_to_wait_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let git = |args: &[&str]| Git::at(dir.path()).identity("a", "a@b").args(args);
+        git(&["init", "-q", "-b", "main"]).run().await.unwrap();
+        git(&["commit", "-q", "--allow-empty", "-m", "one"]).run().await.unwrap();
+        git(&["commit", "-q", "--allow-empty", "-m", "two"]).run().await.unwrap();
+        let (none, gone) = ("0".repeat(40), "1".repeat(40));
+        for (name, old) in [("main", &*gone), ("main", "main~1"), ("main", &none), ("other", &gone)] {
+            let name = format!("refs/heads/{name}");
+            let lost = git(&["update-ref", &name, "HEAD", old]).run().await.unwrap_err();
+            assert!(!lost.is_lock(), "{lost}");
+        }
+        std::fs::write(dir.path().join(".git/refs/heads/main.lock"), "").unwrap();
+        assert!(git(&["update-ref", "refs/heads/main", "HEAD~1"]).run().await.unwrap_err().is_lock());
     }
 
     #[tokio::test]
