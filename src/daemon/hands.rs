@@ -173,7 +173,7 @@ async fn make_worktree(ctx: &ProjectCtx, task: &TaskId, epoch: Epoch, branch: &s
             let path = lease.path().to_string_lossy().into_owned();
             lock(&ctx.leases).insert(branch.to_owned(), lease);
             Answer::WorktreeReady {
-                worktree: Worktree { path, branch: branch.to_owned(), base: base.clone(), theirs: theirs(ctx) },
+                worktree: Worktree { path, branch: branch.to_owned(), base: base.clone(), theirs: theirs(ctx).await },
             }
         }
         Err(e) => Answer::Failed { why: super::chain(&e) },
@@ -181,16 +181,19 @@ async fn make_worktree(ctx: &ProjectCtx, task: &TaskId, epoch: Epoch, branch: &s
 }
 
 /// Where the person's own branches stand; unknown where they cannot be read now.
-fn theirs(ctx: &ProjectCtx) -> Theirs {
-    let tip = |name: &str| ctx.mirror.user_tip(name).ok().flatten();
-    let base = ctx.policy().and_then(|p| tip(&format!("refs/heads/{}", p.base)));
-    Theirs { head: tip("HEAD"), base }
+async fn theirs(ctx: &ProjectCtx) -> Theirs {
+    let tip = async |name: &str| ctx.mirror.user_tip(name).await.ok().flatten();
+    let base = match ctx.policy() {
+        Some(policy) => tip(&format!("refs/heads/{}", policy.base)).await,
+        None => None,
+    };
+    Theirs { head: tip("HEAD").await, base }
 }
 
 /// What an agent that left its worktree's branch may have done in the person's repository: moves since it began. A person who
 /// worked there meanwhile is told all the same; better once too often than a stranger's commit in what is merged.
-fn strayed(ctx: &ProjectCtx, before: &Theirs) -> Option<String> {
-    let now = theirs(ctx);
+async fn strayed(ctx: &ProjectCtx, before: &Theirs) -> Option<String> {
+    let now = theirs(ctx).await;
     let moved = |was: &Option<Oid>, is: &Option<Oid>| match (was, is) {
         (Some(was), Some(is)) if was != is => Some(format!("from {} to {}", was.short(), is.short())),
         _ => None,
@@ -224,12 +227,12 @@ async fn collect(
         },
         Err(collect::CollectError::WrongBranch { branch, found, .. }) => {
             let text = format!("its work is not on {branch} as it was handed out: {found}");
-            let strayed = strayed(ctx, &worktree.theirs);
+            let strayed = strayed(ctx, &worktree.theirs).await;
             Answer::Refused { reason: Reason::new(ReasonClass::WrongBranch, text), strayed }
         }
         Err(collect::CollectError::Worktree(e)) => {
             let text = format!("its worktree was tampered with: {}", super::chain(&e));
-            let strayed = strayed(ctx, &worktree.theirs);
+            let strayed = strayed(ctx, &worktree.theirs).await;
             Answer::Refused { reason: Reason::new(ReasonClass::Policy, text), strayed }
         }
         Err(e) => Answer::Failed { why: super::chain(&e) },
@@ -448,7 +451,7 @@ async fn deliver_tip(ctx: &ProjectCtx, into: &str, tip: Oid) -> SideAnswer {
     let mut words = text.split_whitespace();
     let ours: Vec<Oid> =
         if words.next() == Some(into) { words.filter_map(|w| Oid::parse(w).ok()).collect() } else { vec![] };
-    let there = match ctx.mirror.user_tip(&format!("refs/heads/{into}")) {
+    let there = match ctx.mirror.user_tip(&format!("refs/heads/{into}")).await {
         Ok(there) => there,
         Err(e) => return SideAnswer::NotDelivered { tip, why: super::chain(&e) },
     };

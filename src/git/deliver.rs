@@ -3,7 +3,6 @@
 //! out there, or that somebody moved there, is left as it is and said.
 
 use super::mirror::{Mirror, MirrorError};
-use super::odb::Odb;
 use super::worktree::plain_file;
 use super::{Git, GitError};
 use crate::domain::Oid;
@@ -45,7 +44,7 @@ impl fmt::Display for Delivered {
 pub async fn deliver(mirror: &Mirror, branch: &str, new: &Oid, old: Option<&Oid>) -> Result<Delivered, MirrorError> {
     let user = mirror.user_repo();
     let name = format!("refs/heads/{branch}");
-    let now = user_tip(user, &name).await?;
+    let now = mirror.user_tip(&name).await?;
     if now.as_ref() == Some(new) {
         return Ok(Delivered::Already);
     }
@@ -59,7 +58,7 @@ pub async fn deliver(mirror: &Mirror, branch: &str, new: &Oid, old: Option<&Oid>
     match update_ref(user, &name, new, old, "overnight: delivered").await {
         Ok(()) => Ok(Delivered::Done),
         Err(e) => {
-            let now = user_tip(user, &name).await?;
+            let now = mirror.user_tip(&name).await?;
             if now.as_ref() == old { Err(e.into()) } else { Ok(Delivered::MovedThere { now }) }
         }
     }
@@ -79,17 +78,6 @@ pub(super) async fn bring_objects(mirror: &Mirror, commit: &Oid) -> Result<(), M
         .run_patiently()
         .await?;
     Ok(())
-}
-
-/// A ref of the user's repository, by git where we cannot read it ourselves.
-pub(super) async fn user_tip(user: &Path, name: &str) -> Result<Option<Oid>, MirrorError> {
-    if !user.join("reftable").is_dir()
-        && let Ok(tip) = Odb::open(user).and_then(|o| o.tip(name))
-    {
-        return Ok(tip);
-    }
-    let out = Git::bare(user).args(["rev-parse", "--verify", "--quiet"]).arg(name).output().await?;
-    Ok(Oid::parse(&out.text()).ok())
 }
 
 pub(super) async fn update_ref(

@@ -3,7 +3,7 @@
 //! content already.
 
 use super::collect::{Unfinished, unfinished};
-use super::deliver::{bring_objects, checked_out, on_branch, update_ref, user_tip};
+use super::deliver::{bring_objects, checked_out, on_branch, update_ref};
 use super::merge::{MergeError, merge_tree};
 use super::mirror::{Mirror, MirrorError};
 use super::odb::OdbError;
@@ -71,7 +71,7 @@ pub async fn land(mirror: &Mirror, base: &str, tip: &Oid) -> Result<Landed, Land
     mirror.refresh().await?;
     let user = mirror.user_repo();
     let name = format!("refs/heads/{base}");
-    let old = user_tip(user, &name).await?.ok_or_else(|| LandError::NoSuchBranch(base.to_owned()))?;
+    let old = mirror.user_tip(&name).await?.ok_or_else(|| LandError::NoSuchBranch(base.to_owned()))?;
     {
         let odb = mirror.odb()?;
         if odb.is_ancestor(tip, &old)? {
@@ -127,7 +127,7 @@ async fn in_checkout(mirror: &Mirror, name: &str, at: PathBuf, old: Oid, tip: &O
         .arg(tip.as_str())
         .output()
         .await?;
-    let now = user_tip(mirror.user_repo(), name).await?;
+    let now = mirror.user_tip(name).await?;
     if now.as_ref() == Some(tip) {
         return Ok(Landed::Forward { old, new: tip.clone(), at: Some(at) });
     }

@@ -207,9 +207,21 @@ impl Mirror {
         Ok(self.odb()?.tip(&format!("refs/heads/{branch}"))?)
     }
 
-    /// Where HEAD or a branch of the user's repository stands now. No command.
-    pub fn user_tip(&self, name: &str) -> Result<Option<Oid>, MirrorError> {
-        Ok(Odb::open(self.user_repo())?.tip(name)?)
+    /// Where HEAD or a branch of the user's repository stands now. No command, but one where the repository is of a kind
+    /// that we do not read ourselves (reftable).
+    pub async fn user_tip(&self, name: &str) -> Result<Option<Oid>, MirrorError> {
+        if !self.user_repo.join("reftable").is_dir()
+            && let Ok(tip) = Odb::open(&self.user_repo).and_then(|o| o.tip(name))
+        {
+            return Ok(tip);
+        }
+        let ask = Git::bare(&self.user_repo).args(["rev-parse", "--verify", "--quiet"]).arg(name);
+        match ask.clone().output().await?.code {
+            // Quiet, it says by this alone that there is no such ref.
+            Some(1) => Ok(None),
+            // Asked once more for the words of its failure.
+            _ => Ok(Oid::parse(&ask.run().await?.text()).ok()),
+        }
     }
 
     /// Tries that `overnight/<base>` and `overnight-task/…` can exist beside what the user's repository and the mirror

@@ -4,6 +4,7 @@
 use super::git_code::*;
 use overnight::domain::Oid;
 use overnight::git::deliver::{Delivered, deliver};
+use overnight::git::mirror::Mirror;
 use std::path::Path;
 
 /// Where a loose object stands in a git dir.
@@ -28,4 +29,21 @@ async fn a_commit_that_is_there_without_its_files_is_brought_whole() {
     assert_eq!(oid(&r.code, "overnight/main"), tip);
     assert_eq!(git(&r.code, &["show", "overnight/main:new"]), "new");
     r.fsck();
+}
+
+#[tokio::test]
+async fn tips_of_a_repository_with_another_ref_store_are_read_too() {
+    let r = rig().await;
+    let other = r.top.join("reftable");
+    if !try_git(&r.top, &["init", "-q", "-b", "main", "--ref-format=reftable", "reftable"]).0 {
+        return;
+    }
+    write(&other.join("a"), "a");
+    let tip = commit_all(&other, "a");
+    let mirror = Mirror::create(&other, &r.top.join("data/other.git")).await.unwrap();
+    assert_eq!(mirror.user_tip("refs/heads/main").await.unwrap(), Some(tip.clone()));
+    assert_eq!(mirror.user_tip("HEAD").await.unwrap(), Some(tip));
+    assert_eq!(mirror.user_tip("refs/heads/none").await.unwrap(), None);
+    std::fs::remove_dir_all(&other).unwrap();
+    assert!(mirror.user_tip("refs/heads/main").await.is_err(), "not to be read is not absent");
 }
