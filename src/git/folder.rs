@@ -319,7 +319,7 @@ impl<'a> Look<'a> {
 }
 
 pub(super) fn open(path: &Path) -> Result<gix::Repository> {
-    Ok(gix::open::Options::isolated().open(path).doing("open the folder's repository")?.to_thread_local())
+    Ok(super::odb::options().open(path).doing("open the folder's repository")?.to_thread_local())
 }
 
 /// The blob id of some bytes.

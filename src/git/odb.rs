@@ -88,8 +88,8 @@ pub struct Odb {
 impl Odb {
     /// Opens exactly this git dir; of the configuration only the repository's own is read, no variable counts.
     pub fn open(git_dir: &Path) -> Result<Self> {
-        let options = gix::open::Options::isolated().open_path_as_is(true).strict_config(false);
-        let repo = gix::open_opts(git_dir, options).doing("open the repository")?;
+        let repo = gix::open_opts(git_dir, options().open_path_as_is(true).strict_config(false))
+            .doing("open the repository")?;
         Ok(Self { repo })
     }
 
@@ -292,6 +292,13 @@ impl Odb {
         }
     }
 
+    /// The commit of another repository at `path` in the tree of `commit`.
+    pub fn gitlink_at(&self, commit: &Oid, path: &[u8]) -> Result<Option<Oid>> {
+        let tree = self.repo.find_commit(id(commit)?).doing("read a commit")?.tree().doing("read a tree")?;
+        let entry = tree.lookup_entry(path.split(|b| *b == b'/')).doing("read a tree")?;
+        Ok(entry.filter(|e| e.mode().is_commit()).map(|e| oid(&e.object_id())))
+    }
+
     /// The objects that `new` brings beyond `old`: commits, trees and files, at most `limit` commits back.
     pub fn brought(&self, new: &Oid, old: &[Oid], limit: usize) -> Result<HashSet<gix::ObjectId>> {
         use gix::diff::tree::recorder::Change as C;
@@ -344,6 +351,12 @@ impl Odb {
     pub fn hash(&self) -> gix::hash::Kind {
         self.repo.object_hash()
     }
+}
+
+/// How every repository is opened: of the configuration only its own, of variables none. Replacements (`git replace`) do
+/// not count, as in every git command of ours: what is looked at must be what is merged.
+pub(super) fn options() -> gix::open::Options {
+    gix::open::Options::isolated().config_overrides(["core.useReplaceRefs=false"])
 }
 
 /// Whom reflogs name.

@@ -174,6 +174,8 @@ impl Source {
         }
         set("core.bare", Some(b"true"));
         set("core.logallrefupdates", Some(b"true"));
+        // An agent's git shows what ours merges, whatever another agent put in an object's place.
+        set("core.usereplacerefs", Some(b"false"));
         // Housekeeping is the daemon's: an agent's commit must not start a repack, nor prune a registration.
         set("gc.auto", Some(b"0"));
         set("maintenance.auto", Some(b"false"));

@@ -188,7 +188,7 @@ impl StateRepo {
 
     /// Opens the clone at `folder`.
     pub fn open(folder: &Path) -> Result<Self> {
-        let repo = gix::open::Options::isolated().open_path_as_is(true).open(folder).doing("open the repository")?;
+        let repo = super::odb::options().open_path_as_is(true).open(folder).doing("open the repository")?;
         let remote = repo
             .to_thread_local()
             .config_snapshot()

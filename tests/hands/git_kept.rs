@@ -47,3 +47,22 @@ async fn tips_of_a_repository_with_another_ref_store_are_read_too() {
     std::fs::remove_dir_all(&other).unwrap();
     assert!(mirror.user_tip("refs/heads/main").await.is_err(), "not to be read is not absent");
 }
+
+// ---- what git shows ----
+
+#[tokio::test]
+async fn replaced_objects_are_seen_by_nobody() {
+    let r = rig().await;
+    let lease = r.take("t1").await;
+    write(&lease.path().join("a.txt"), "harmless\n");
+    let harmless = commit_all(lease.path(), "harmless");
+    write(&lease.path().join("a.txt"), "harmful\n");
+    let harmful = commit_all(lease.path(), "harmful");
+    git(r.mirror.git_dir(), &["update-ref", &format!("refs/replace/{harmful}"), harmless.as_str()]);
+    let odb = r.mirror.odb().unwrap();
+    assert_eq!(odb.blob_at(&harmful, b"a.txt").unwrap().unwrap(), b"harmful\n");
+    let got = take_up(&lease).await.unwrap();
+    assert_eq!((got.tip, got.tree), (harmful.clone(), odb.info(&harmful).unwrap().tree));
+    // Nor by an agent's own git.
+    assert_eq!(git(lease.path(), &["show", "HEAD:a.txt"]), "harmful");
+}
