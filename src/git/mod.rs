@@ -159,6 +159,22 @@ const FIXED_CONFIG: &[(&str, &str)] = &[
     ("core.askPass", ""),
 ];
 
+/// Variables that say how the network is reached: agents with keys, keyrings of credential helpers, proxies.
+const FOR_NETWORK: &[&str] = &[
+    "SSH_AUTH_SOCK",
+    "SSH_AGENT_PID",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+];
+/// Variables by which a user names the ssh that git is to use.
+const SSH: &[&str] = &["GIT_SSH_COMMAND", "GIT_SSH", "GIT_SSH_VARIANT"];
+
 impl Git {
     /// A command that runs in `at` (a worktree or a bare repository).
     pub fn at(at: impl AsRef<Path>) -> Self {
@@ -233,7 +249,11 @@ impl Git {
     /// Runs it and gives whatever it answered, failed or not.
     pub async fn output(self) -> Result<Output, GitError> {
         let command = self.words();
-        let mut child = self.command().spawn().map_err(GitError::Spawn)?;
+        let mut built = self.command();
+        if self.network && !self.has_ssh_of_its_own().await {
+            built.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=20");
+        }
+        let mut child = built.spawn().map_err(GitError::Spawn)?;
         let group = child.id().and_then(|id| i32::try_from(id).ok());
         let input = self.stdin;
         let mut pipe = child.stdin.take();
@@ -291,6 +311,18 @@ impl Git {
         }
     }
 
+    /// Whether the user named an ssh by a variable or in the configuration that this command reads: it has their keys and
+    /// their way through, so nothing of ours goes before it.
+    async fn has_ssh_of_its_own(&self) -> bool {
+        let given = |key: &&str| std::env::var_os(key).is_some() || self.env.iter().any(|(k, _)| k == key);
+        if SSH.iter().any(given) {
+            return true;
+        }
+        let mut ask = Self::at(&self.at).args(["config", "--get", "core.sshCommand"]);
+        ask.env.clone_from(&self.env);
+        Box::pin(ask.output()).await.is_ok_and(|out| out.code == Some(0))
+    }
+
     fn command(&self) -> tokio::process::Command {
         // With its full path: std looks a bare name up on a PATH that it was given only after a fork, and a fork copies the
         // page tables of all that the daemon holds in memory.
@@ -307,14 +339,11 @@ impl Git {
             }
         }
         if self.network {
-            for key in
-                ["SSH_AUTH_SOCK", "SSH_AGENT_PID", "http_proxy", "https_proxy", "no_proxy", "HTTPS_PROXY", "NO_PROXY"]
-            {
+            for key in FOR_NETWORK.iter().chain(SSH) {
                 if let Some(value) = std::env::var_os(key) {
                     c.env(key, value);
                 }
             }
-            c.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=20");
         }
         c.env("LC_ALL", "C.UTF-8")
             .env("GIT_TERMINAL_PROMPT", "0")
@@ -363,7 +392,10 @@ mod tests {
     #[test]
     fn a_command_is_named_by_its_words_and_not_by_its_settings() {
         let settings = ["-c", "core.fsync=reference", "-c", "a.b=c"];
-        assert_eq!(Git::at("/").args(settings).args(["update-ref", "--no-deref", "-m"]).words(), "update-ref --no-deref");
+        assert_eq!(
+            Git::at("/").args(settings).args(["update-ref", "--no-deref", "-m"]).words(),
+            "update-ref --no-deref"
+        );
         assert_eq!(Git::at("/").arg("status").words(), "status");
         assert_eq!(Git::at("/").args(["-c", "a.b=c"]).words(), "");
     }
@@ -383,6 +415,19 @@ mod tests {
         }
         std::fs::write(dir.path().join(".git/refs/heads/main.lock"), "").unwrap();
         assert!(git(&["update-ref", "refs/heads/main", "HEAD~1"]).run().await.unwrap_err().is_lock());
+    }
+
+    #[tokio::test]
+    async fn the_users_own_ssh_goes_before_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        Git::at(dir.path()).args(["init", "-q"]).run().await.unwrap();
+        let shown = async || {
+            let show = ["-c", "alias.show-ssh=!echo ${GIT_SSH_COMMAND-none}", "show-ssh"];
+            Git::at(dir.path()).args(show).network().run().await.unwrap().text()
+        };
+        assert!(shown().await.contains("BatchMode=yes"));
+        Git::at(dir.path()).args(["config", "core.sshCommand", "ssh -i key"]).run().await.unwrap();
+        assert_eq!(shown().await, "none");
     }
 
     #[tokio::test]
