@@ -113,7 +113,14 @@ impl Pool {
             let Some(worktree) = worktree else { continue };
             self.lock().leased.insert(n, branch.to_owned());
             let (branch, base, nonce) = (branch.to_owned(), base.clone(), nonce());
-            self.note(n, &Note::Leased { branch: branch.clone(), base: base.clone(), nonce: nonce.clone() })?;
+            let note = Note::Leased { branch: branch.clone(), base: base.clone(), nonce: nonce.clone() };
+            if let Err(e) = self.note(n, &note) {
+                // Nobody gets this lease, so nobody will give it back (a full disk, most likely).
+                let mut state = self.lock();
+                state.leased.remove(&n);
+                state.idle.push((n, at));
+                return Err(e);
+            }
             let lease = Lease { worktree, n, branch, base, nonce };
             match self.prepare(&lease, at.as_ref()).await {
                 Ok(()) => return Ok(lease),
@@ -331,7 +338,12 @@ impl Pool {
             }
             match Worktree::register(&self.mirror, &self.root.join(n.to_string()), &registered(n), commit) {
                 Ok(w) => {
-                    self.note(n, &Note::Idle(None))?;
+                    if let Err(e) = self.note(n, &Note::Idle(None)) {
+                        // Without a note nobody would know after a restart that nothing of worth is in it.
+                        let _ = remove::remove(&self.root, n.to_string().as_ref());
+                        let _ = remove::remove(&self.mirror.git_dir().join("worktrees"), registered(n).as_ref());
+                        return Err(e);
+                    }
                     return Ok((n, w));
                 }
                 Err(WorktreeError::Taken(_)) => {}

@@ -5,6 +5,7 @@ use super::git_code::*;
 use overnight::domain::Oid;
 use overnight::git::deliver::{Delivered, deliver};
 use overnight::git::mirror::Mirror;
+use overnight::git::pool::PoolError;
 use std::path::Path;
 
 /// Where a loose object stands in a git dir.
@@ -65,4 +66,21 @@ async fn replaced_objects_are_seen_by_nobody() {
     assert_eq!((got.tip, got.tree), (harmful.clone(), odb.info(&harmful).unwrap().tree));
     // Nor by an agent's own git.
     assert_eq!(git(lease.path(), &["show", "HEAD:a.txt"]), "harmful");
+}
+
+// ---- the pool ----
+
+#[tokio::test]
+async fn a_lending_that_cannot_be_noted_leaves_nothing_lent() {
+    let r = rig().await;
+    let lease = r.take("t1").await;
+    let note = r.top.join("data/ lead trail /wt.notes").join(lease.number().to_string());
+    r.done(lease, "t1").await;
+    // No file can come to stand there, as on a full disk.
+    std::fs::remove_file(&note).unwrap();
+    std::fs::create_dir_all(note.join("x")).unwrap();
+    assert!(matches!(r.pool.take(&task("t2").branch(), &r.base).await, Err(PoolError::Files { .. })));
+    std::fs::remove_dir_all(&note).unwrap();
+    let lease = r.take("t2").await;
+    assert_eq!(lease.number(), 1);
 }
