@@ -3,6 +3,7 @@
 //! is left out and named.
 
 use super::mirror::MirrorError;
+use super::nested;
 use super::odb::{Cas, ChangedFile, Expect, OdbError};
 use super::pool::Lease;
 use super::status::{Entry, Status};
@@ -163,7 +164,8 @@ pub struct Collected {
     pub left_out: Vec<LeftOut>,
     /// Begun by the agent and not ended; then leftovers are not committed, only rescued.
     pub unfinished: Option<Unfinished>,
-    /// Commits of other repositories in the tree that no `.gitmodules` names: their content is in no commit.
+    /// Commits of other repositories in the tree that no `.gitmodules` names, or that no remote of the module is known to
+    /// have: whoever merges them gets no content.
     pub stray_gitlinks: Vec<Vec<u8>>,
 }
 
@@ -236,7 +238,12 @@ pub async fn collect(
     let mut stray_gitlinks: Vec<_> = changed.iter().filter(|c| c.gitlink).map(|c| c.path.clone()).collect();
     if !stray_gitlinks.is_empty() {
         let modules = odb.blob_at(&tip, b".gitmodules")?.unwrap_or_default();
-        stray_gitlinks.retain(|path| !names_module(&modules, path));
+        let place = |path: &[u8]| w.path().join(OsStr::from_bytes(path));
+        let is_local = |path: &[u8]| match odb.gitlink_at(&tip, path) {
+            Ok(Some(commit)) => nested::only_here(&place(path), &commit),
+            _ => false,
+        };
+        stray_gitlinks.retain(|path| !names_module(&modules, path) || is_local(path));
     }
     Ok(Collected { no_change: tree == base, tip, tree, changed, committed_by_us, left_out, unfinished, stray_gitlinks })
 }

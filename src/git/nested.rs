@@ -2,10 +2,12 @@
 //! a repository by themselves. Git would keep an empty reference of them; a rescue keeps their commits and their files.
 
 use super::mirror::Mirror;
-use super::rescue::{Job, RESCUE_REFS, RescueError, ours};
+use super::odb::{Cas, Expect, Odb};
+use super::rescue::{Job, OTHERS, RESCUE_REFS, RescueError, log_of, numbered, ours};
 use super::status::Status;
 use super::worktree::plain_file;
 use crate::domain::Oid;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use std::time::Duration;
 
 /// How deep repositories within repositories are looked into.
 const NESTING: u32 = 6;
+/// Where fetched commits stand until they have the names of a rescue.
+const RESCUE_DRAFTS: &str = "refs/overnight/rescue-draft/";
 
 /// Registrations in the mirror of worktrees that somebody made inside `place`, outermost first.
 pub(super) fn registrations(mirror: &Mirror, place: &Path) -> Vec<PathBuf> {
@@ -27,6 +31,55 @@ pub(super) fn registrations(mirror: &Mirror, place: &Path) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found.into_iter().map(|(_, admin)| admin).collect()
+}
+
+/// The git dir of the repository at `place`, by its own `.git`: git would go on to look in the folders above.
+pub(super) fn git_dir_of(place: &Path) -> Option<PathBuf> {
+    let own = place.join(".git");
+    let git_dir = match own.symlink_metadata() {
+        Ok(meta) if meta.is_dir() => own,
+        _ => {
+            let link = plain_file(&own)?;
+            let target = link.strip_prefix(b"gitdir: ").map(<[u8]>::trim_ascii_end)?;
+            place.join(OsStr::from_bytes(target)).canonicalize().ok()?
+        }
+    };
+    git_dir.is_dir().then_some(git_dir)
+}
+
+/// What to ask a repository for beside its refs: commits that HEAD and the stash are and were at, newest first, as far as
+/// they are still there; HEAD by its name where we cannot read it ourselves.
+fn beside_refs(git_dir: &Path) -> Vec<String> {
+    let odb = match Odb::open(git_dir) {
+        Ok(odb) if !git_dir.join("reftable").exists() => odb,
+        _ => return vec!["HEAD".into()],
+    };
+    let mut seen: Vec<Oid> = odb.tip("HEAD").ok().flatten().into_iter().collect();
+    for log in ["logs/HEAD", "logs/refs/stash"] {
+        seen.extend(log_of(&git_dir.join(log)).into_iter().rev().map(|(at, _)| at));
+    }
+    let mut known = BTreeSet::new();
+    seen.retain(|at| odb.is_commit(at) && known.insert(at.clone()));
+    seen.iter().take(OTHERS).map(Oid::to_string).collect()
+}
+
+/// Whether the repository at `place` alone is known to have `commit`: nothing that it ever got from a remote leads there.
+/// False where that cannot be told: it is not filled, does not have the commit, or its history is cut.
+pub(super) fn only_here(place: &Path, commit: &Oid) -> bool {
+    let Some(git_dir) = git_dir_of(place) else { return false };
+    let Ok(odb) = Odb::open(&git_dir) else { return false };
+    if !odb.is_commit(commit) || git_dir.join("shallow").exists() {
+        return false;
+    }
+    let mut theirs: Vec<Oid> = Vec::new();
+    for prefix in ["refs/remotes/", "refs/tags/"] {
+        theirs.extend(odb.refs(prefix).unwrap_or_default().into_values());
+    }
+    let fetched = plain_file(&git_dir.join("FETCH_HEAD")).unwrap_or_default();
+    let first = |line: &[u8]| Oid::parse(&String::from_utf8_lossy(line.split(|b| *b == b'\t').next()?)).ok();
+    theirs.extend(fetched.split(|b| *b == b'\n').filter_map(first));
+    theirs.retain(|at| odb.is_commit(at));
+    odb.between(std::slice::from_ref(commit), &theirs, 1).is_ok_and(|beyond| !beyond.is_empty())
 }
 
 impl Job {
@@ -65,32 +118,91 @@ impl Job {
         self.nested_repositories(place, deeper, registered, depth + 1).await
     }
 
+    /// Keeps the commits of the repository at `place`: what its refs hold, and what its HEAD and stash have been at, which
+    /// no ref need hold (a submodule's HEAD is detached). First under names of this fetch alone: under its own names an
+    /// earlier life of the task may have kept another repository.
     async fn fetch_all(&mut self, place: &Path, what: &str) -> Result<(), RescueError> {
-        let prefix = format!("{RESCUE_REFS}{}/{}{what}/", self.dotted, self.attempt);
+        let Some(git_dir) = git_dir_of(place) else { return Ok(()) };
+        let draft = format!("{RESCUE_DRAFTS}{}/{}{what}/", self.dotted, self.attempt);
+        self.drop_draft(&draft)?;
         let fetched = self
             .mirror
             .git()?
             .args(["fetch", "--quiet", "--no-write-fetch-head", "--no-auto-maintenance", "--no-tags"])
             .args(["--no-recurse-submodules", "--refmap=", "--"])
             .arg(place)
-            .arg(format!("+refs/*:{prefix}*"))
+            .arg(format!("+refs/*:{draft}refs/*"))
+            .args(beside_refs(&git_dir).iter().map(|c| format!("+{c}:{draft}commits/{c}")))
             .limit(Duration::from_secs(120))
             .run_patiently()
             .await;
-        if fetched.is_ok() {
-            let refs = self.mirror.odb()?.refs(&prefix)?;
-            self.refs.extend(refs.into_iter().map(|(n, c)| (n.to_string(), c)));
+        let kept =
+            if fetched.is_ok() { self.keep_fetched(&draft, what) } else { self.keep_git_dir(place, &git_dir, what) };
+        self.drop_draft(&draft)?;
+        kept
+    }
+
+    fn drop_draft(&self, draft: &str) -> Result<(), RescueError> {
+        let odb = self.mirror.odb()?;
+        for (name, at) in odb.refs(draft)? {
+            odb.swap(&name.to_string(), None, Expect::Is(&at), "overnight: kept")?;
+        }
+        Ok(())
+    }
+
+    /// Gives what was fetched its names: of the numbered ones the first that hold nothing else.
+    fn keep_fetched(&mut self, draft: &str, what: &str) -> Result<(), RescueError> {
+        let odb = self.mirror.odb()?;
+        let mut got: BTreeMap<String, Oid> = BTreeMap::new();
+        let mut held: Vec<Oid> = Vec::new();
+        for (name, at) in odb.refs(&format!("{draft}refs/"))? {
+            let name = name.to_string();
+            held.extend(odb.is_commit(&at).then(|| at.clone()));
+            got.insert(name.strip_prefix(&format!("{draft}refs/")).unwrap_or(&name).to_owned(), at);
+        }
+        for commit in odb.refs(&format!("{draft}commits/"))?.into_values() {
+            if !odb.between(std::slice::from_ref(&commit), &held, 1)?.is_empty() {
+                held.push(commit.clone());
+                got.insert(format!("commits/{commit}"), commit);
+            }
+        }
+        for n in 1_u32.. {
+            let suffix = if n == 1 { String::new() } else { format!(".{n}") };
+            let prefix = format!("{RESCUE_REFS}{}/{}{what}{suffix}/", self.dotted, self.attempt);
+            let there = odb.refs(&prefix)?;
+            if !there.iter().all(|(name, at)| got.get(&name.to_string()[prefix.len()..]) == Some(at)) {
+                continue;
+            }
+            for (name, at) in got {
+                let name = format!("{prefix}{name}");
+                if let Cas::Holds(now) = odb.swap(&name, Some(&at), Expect::Absent, "overnight: rescue")?
+                    && now.as_ref() != Some(&at)
+                {
+                    let source = std::io::Error::other(format!("{name} was moved meanwhile"));
+                    return Err(RescueError::Files { path: self.mirror.git_dir().to_owned(), source });
+                }
+                self.refs.push((name, at));
+            }
+            break;
+        }
+        Ok(())
+    }
+
+    /// What git cannot read as a repository, or not all of it: its git dir is kept as it is, where it would go with the
+    /// worktree. One that stands elsewhere (a worktree of somebody's repository) is nothing that is removed.
+    fn keep_git_dir(&mut self, place: &Path, git_dir: &Path, what: &str) -> Result<(), RescueError> {
+        let goes = git_dir.starts_with(&self.top) || git_dir.starts_with(self.mirror.git_dir().join("worktrees"));
+        if !goes {
+            tracing::warn!(place = %place.display(), "a repository inside could not be read; its commits are where they were");
             return Ok(());
         }
-        // Not readable as a repository: its git dir is kept as it is, if it is a folder of its own.
-        let git_dir = place.join(".git");
-        if git_dir.symlink_metadata().is_ok_and(|m| m.is_dir()) {
-            let aside = self.aside_place(format!("{}.git", &what[1..]).as_bytes());
-            let moved = std::fs::create_dir_all(aside.parent().unwrap_or(Path::new("/")))
-                .and_then(|()| std::fs::rename(&git_dir, &aside));
-            moved.map_err(|source| RescueError::Files { path: git_dir, source })?;
-            self.set_aside.push(aside);
-        }
+        let wanted = self.aside_place(format!("{}.git", &what[1..]).as_bytes());
+        let free = (1_u32..).map(|n| numbered(&wanted, n)).find(|p| p.symlink_metadata().is_err());
+        let aside = free.unwrap_or(wanted);
+        let moved = std::fs::create_dir_all(aside.parent().unwrap_or(Path::new("/")))
+            .and_then(|()| std::fs::rename(git_dir, &aside));
+        moved.map_err(|source| RescueError::Files { path: git_dir.to_owned(), source })?;
+        self.set_aside.push(aside);
         Ok(())
     }
 

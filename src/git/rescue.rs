@@ -23,7 +23,7 @@ pub const RESCUE_REFS: &str = "refs/overnight/rescue/";
 /// Larger files are not put into commits; they are hard-linked into the mirror's `.kept` folder.
 pub const HUGE: u64 = 64 << 20;
 /// How many commits apart from the branch are kept for one attempt.
-const OTHERS: usize = 200;
+pub(super) const OTHERS: usize = 200;
 
 /// Something could not be kept; nothing was removed.
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +126,7 @@ pub async fn rescue(
     let mirror = lease.worktree.mirror().clone();
     mirror.verify_seal()?;
     let mut job = Job::new(&mirror, task, attempt);
+    job.top = lease.path().to_owned();
     let tip = job.mirror.branch_tip(lease.branch())?;
     let mut known = vec![lease.base().clone()];
     known.extend(seen_on.cloned());
@@ -206,6 +207,8 @@ pub(super) struct Job {
     pub(super) not_kept: Vec<LeftOut>,
     pub(super) set_aside: Vec<PathBuf>,
     pub(super) nested: u32,
+    /// The folder that will be emptied.
+    pub(super) top: PathBuf,
     strays: Vec<(String, Oid)>,
 }
 
@@ -219,6 +222,7 @@ impl Job {
             not_kept: Vec::new(),
             set_aside: Vec::new(),
             nested: 0,
+            top: mirror.git_dir().to_owned(),
             strays: Vec::new(),
         }
     }
@@ -375,8 +379,9 @@ impl Job {
         let left = |why| Ok(Some(LeftOut { path: path.to_vec(), why }));
         match place.symlink_metadata() {
             Ok(m) if m.is_file() && m.len() > HUGE => {
-                let aside = self.aside_place(path);
-                keep_file(&place, &aside).map_err(|source| RescueError::Files { path: place, source })?;
+                let draft = self.aside_top().join(".keeping").join(format!("{}-{}", self.dotted, self.attempt));
+                let kept = keep_file(&place, &self.aside_place(path), &draft);
+                let aside = kept.map_err(|source| RescueError::Files { path: place, source })?;
                 self.set_aside.push(aside);
                 left(Why::Large { size: m.len() })
             }
@@ -386,11 +391,14 @@ impl Job {
         }
     }
 
-    pub(super) fn aside_place(&self, path: &[u8]) -> PathBuf {
+    fn aside_top(&self) -> PathBuf {
         let mut name = self.mirror.git_dir().file_name().unwrap_or_default().to_owned();
         name.push(".kept");
-        let top = self.mirror.git_dir().with_file_name(name);
-        top.join(&self.dotted).join(self.attempt.to_string()).join(OsStr::from_bytes(path))
+        self.mirror.git_dir().with_file_name(name)
+    }
+
+    pub(super) fn aside_place(&self, path: &[u8]) -> PathBuf {
+        self.aside_top().join(&self.dotted).join(self.attempt.to_string()).join(OsStr::from_bytes(path))
     }
 
     /// The files of `folder` against a commit (or against nothing), whatever repository the folder claims to be.
@@ -444,19 +452,79 @@ impl Drop for Temporary {
     }
 }
 
-fn keep_file(from: &Path, to: &Path) -> io::Result<()> {
-    if let Some(parent) = to.parent() {
-        std::fs::create_dir_all(parent)?;
+/// Keeps a file as `to`, or as the first numbered name beside it that is free or holds the same: attempts of a task that
+/// was queued anew are numbered from 1 again, and what an earlier one left there is not to be taken for this file. It is
+/// whole before it has its name. The name.
+fn keep_file(from: &Path, to: &Path, draft: &Path) -> io::Result<PathBuf> {
+    for folder in [to.parent(), draft.parent()].into_iter().flatten() {
+        std::fs::create_dir_all(folder)?;
     }
-    match std::fs::hard_link(from, to) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(_) => std::fs::copy(from, to).map(|_| ()),
+    let drop_draft = || match std::fs::remove_file(draft) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        Ok(()) | Err(_) => Ok(()),
+    };
+    // What a kill left.
+    drop_draft()?;
+    if std::fs::hard_link(from, draft).is_err() {
+        std::fs::copy(from, draft)?;
+        std::fs::File::open(draft)?.sync_all()?;
+    }
+    for n in 1_u32.. {
+        let place = numbered(to, n);
+        match std::fs::hard_link(draft, &place) {
+            Ok(()) => {}
+            Err(_) if place.symlink_metadata().is_ok() => {
+                if !same_content(draft, &place)? {
+                    continue;
+                }
+            }
+            // A file system without links.
+            Err(_) => std::fs::rename(draft, &place)?,
+        }
+        drop_draft()?;
+        return Ok(place);
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// `path` itself, then `path.2` and so on.
+pub(super) fn numbered(path: &Path, n: u32) -> PathBuf {
+    if n == 1 {
+        return path.to_owned();
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{n}"));
+    path.with_file_name(name)
+}
+
+fn same_content(one: &Path, other: &Path) -> io::Result<bool> {
+    use std::io::BufRead as _;
+    use std::os::unix::fs::MetadataExt as _;
+    let (a, b) = (one.symlink_metadata()?, other.symlink_metadata()?);
+    if !b.is_file() || a.len() != b.len() {
+        return Ok(false);
+    }
+    if (a.dev(), a.ino()) == (b.dev(), b.ino()) {
+        return Ok(true);
+    }
+    let open = |path| Ok::<_, io::Error>(io::BufReader::with_capacity(1 << 16, std::fs::File::open(path)?));
+    let (mut a, mut b) = (open(one)?, open(other)?);
+    loop {
+        let (left, right) = (a.fill_buf()?, b.fill_buf()?);
+        let n = left.len().min(right.len());
+        if n == 0 {
+            return Ok(left.len() == right.len());
+        }
+        if left[..n] != right[..n] {
+            return Ok(false);
+        }
+        a.consume(n);
+        b.consume(n);
     }
 }
 
 /// New object and message of each line of a reflog.
-fn log_of(path: &Path) -> Vec<(Oid, String)> {
+pub(super) fn log_of(path: &Path) -> Vec<(Oid, String)> {
     let bytes = plain_file(path).unwrap_or_default();
     let line = |l: &[u8]| {
         let text = String::from_utf8_lossy(l);

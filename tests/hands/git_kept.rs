@@ -5,7 +5,7 @@ use super::git_code::*;
 use overnight::domain::Oid;
 use overnight::git::deliver::{Delivered, deliver};
 use overnight::git::mirror::Mirror;
-use overnight::git::pool::PoolError;
+use overnight::git::pool::{Lease, PoolError};
 use std::path::Path;
 
 /// Where a loose object stands in a git dir.
@@ -66,6 +66,99 @@ async fn replaced_objects_are_seen_by_nobody() {
     assert_eq!((got.tip, got.tree), (harmful.clone(), odb.info(&harmful).unwrap().tree));
     // Nor by an agent's own git.
     assert_eq!(git(lease.path(), &["show", "HEAD:a.txt"]), "harmful");
+}
+
+// ---- rescue ----
+
+/// A worktree whose submodule `lib` is filled, with its remote.
+async fn with_submodule(r: &Rig, path: &str) -> Lease {
+    let remote = r.top.join("lib");
+    std::fs::create_dir_all(&remote).unwrap();
+    git(&remote, &["init", "-q", "-b", "main"]);
+    write(&remote.join("f"), "f");
+    commit_all(&remote, "f");
+    let lease = r.take(path).await;
+    git(lease.path(), &["submodule", "--quiet", "add", "--", remote.to_str().unwrap(), "lib"]);
+    commit_all(lease.path(), "with lib");
+    git(&lease.path().join("lib"), &["checkout", "-q", "--detach"]);
+    lease
+}
+
+#[tokio::test]
+async fn commits_on_a_detached_head_of_a_submodule_are_kept() {
+    let r = rig().await;
+    let lease = with_submodule(&r, "t1").await;
+    let lib = lease.path().join("lib");
+    write(&lib.join("f"), "left behind");
+    let behind = commit_all(&lib, "behind");
+    git(&lib, &["reset", "-q", "--hard", "HEAD~1"]);
+    write(&lib.join("f"), "at its head");
+    let head = commit_all(&lib, "head");
+    let kept = r.done(lease, "t1").await;
+    for commit in [behind, head] {
+        assert!(kept.refs().iter().any(|(_, c)| *c == commit), "{:?}", kept.refs());
+    }
+    assert!(r.bytes_in_refs("left behind") && r.bytes_in_refs("at its head"));
+    // A later life of the task counts its attempts from 1 again, and loses nothing of this one.
+    let again = r.take("t1").await;
+    git(again.path(), &["init", "-q", "-b", "main", "lib"]);
+    write(&again.path().join("lib/f"), "of another life");
+    commit_all(&again.path().join("lib"), "f");
+    let more = r.done(again, "t1").await;
+    assert!(
+        more.refs().iter().any(|(n, _)| n == "refs/overnight/rescue/t1/1-nested-1.2/heads/main"),
+        "{:?}",
+        more.refs()
+    );
+    assert!(r.bytes_in_refs("left behind") && r.bytes_in_refs("of another life"));
+    assert!(!git(r.mirror.git_dir(), &["for-each-ref"]).contains("rescue-draft"));
+    r.fsck();
+}
+
+#[tokio::test]
+async fn a_submodule_that_git_cannot_read_is_kept_as_it_is() {
+    let r = rig().await;
+    let lease = with_submodule(&r, "t1").await;
+    let lib = lease.path().join("lib");
+    write(&lib.join("f"), "precious");
+    let tip = commit_all(&lib, "precious");
+    let modules = lease.git_dir().join("modules/lib");
+    // Half of its last commit is gone.
+    std::fs::remove_file(loose(&modules, &oid(&lib, "HEAD^{tree}"))).unwrap();
+    let kept = r.done(lease, "t1").await;
+    assert_eq!(kept.set_aside().len(), 1);
+    assert!(loose(&kept.set_aside()[0], &tip).exists());
+}
+
+#[tokio::test]
+async fn a_commit_of_a_submodule_that_no_remote_has_is_named() {
+    let r = rig().await;
+    let lease = with_submodule(&r, "t1").await;
+    assert!(take_up(&lease).await.unwrap().stray_gitlinks.is_empty());
+    let lib = lease.path().join("lib");
+    write(&lib.join("f"), "only here");
+    commit_all(&lib, "only here");
+    commit_all(lease.path(), "raise lib");
+    assert_eq!(take_up(&lease).await.unwrap().stray_gitlinks, [b"lib".to_vec()]);
+    git(&lib, &["push", "-q", "origin", "HEAD:refs/heads/raised"]);
+    assert!(take_up(&lease).await.unwrap().stray_gitlinks.is_empty());
+}
+
+#[tokio::test]
+async fn large_files_of_two_lives_of_a_task_are_both_kept() {
+    let r = rig().await;
+    let size = overnight::git::rescue::HUGE as usize + 1;
+    let mut places = Vec::new();
+    for byte in [b'1', b'2', b'2'] {
+        let lease = r.take("t1").await;
+        std::fs::write(lease.path().join("big"), vec![byte; size]).unwrap();
+        places.extend(r.done(lease, "t1").await.set_aside().to_vec());
+    }
+    let first = |path: &Path| std::fs::read(path).unwrap()[0];
+    assert_eq!(places.iter().map(|p| first(p)).collect::<Vec<_>>(), b"122");
+    assert!(places[0] != places[1] && places[1] == places[2]);
+    let drafts = r.top.join("data/mirror.git.kept/.keeping");
+    assert_eq!(std::fs::read_dir(drafts).unwrap().count(), 0);
 }
 
 // ---- the pool ----
