@@ -27,6 +27,8 @@ pub enum ProjectError {
     Locks { at: PathBuf, source: std::io::Error },
     #[error("the pool of worktrees could not be opened")]
     Pool(#[source] crate::git::pool::PoolError),
+    #[error("the remote of {} cannot be told, and so not who gives out its tasks", folder.display())]
+    Remote { folder: PathBuf, source: crate::git::GitError },
     #[error("the state repo could not be opened")]
     State(#[source] crate::git::state_repo::StateError),
     #[error("the approved configuration could not be read")]
@@ -67,8 +69,7 @@ impl ProjectCtx {
         clear_locks(&data).await?;
         let mirror = open_mirror(&entry.code, &data.join("code.git")).await?;
         let pool = Pool::open(&mirror, &data.join("wt")).map_err(ProjectError::Pool)?;
-        let remote = remote_of(&entry.state).await;
-        let state = open_state(&data.join("state.git"), remote.as_deref()).await?;
+        let state = open_state(&data.join("state.git"), &entry.state).await?;
         let folder = Folder::open(&entry.state, "refs/heads/main", &data.join("folder-update.json")).ok();
         let (ops, receiver) = mpsc::unbounded_channel();
         let ctx = Self {
@@ -199,12 +200,24 @@ async fn open_mirror(code: &Path, at: &Path) -> Result<Mirror, ProjectError> {
     }
 }
 
-async fn open_state(at: &Path, remote: Option<&str>) -> Result<StateRepo, ProjectError> {
+/// Our clone at `at` of the person's `folder`. Its remote is the authority for claims: another one counts only where the
+/// folder says so, since a second authority would give tasks out that are held at the first.
+async fn open_state(at: &Path, folder: &Path) -> Result<StateRepo, ProjectError> {
+    let remote = remote_of(folder).await;
     let exists = at.join("HEAD").exists();
     if !exists {
-        return StateRepo::create(at, remote).await.map_err(ProjectError::State);
+        let remote = remote.map_err(|source| ProjectError::Remote { folder: folder.to_owned(), source })?;
+        return StateRepo::create(at, remote.as_deref()).await.map_err(ProjectError::State);
     }
     let repo = StateRepo::open(at).map_err(ProjectError::State)?;
+    let remote = match &remote {
+        Ok(remote) => remote.as_deref(),
+        Err(e) => {
+            let known = repo.remote().map_or("none", |url| url);
+            tracing::warn!("the remote of {} cannot be told and stays as it was ({known}): {e}", folder.display());
+            return Ok(repo);
+        }
+    };
     if repo.remote() == remote {
         return Ok(repo);
     }
@@ -220,18 +233,59 @@ async fn author_of(code: &Path) -> Option<Who> {
     Some(Who { name: get("user.name").await?, mail: get("user.email").await? })
 }
 
-/// The `origin` of the person's folder, as the authority's URL; relative paths are taken from the folder.
-async fn remote_of(folder: &Path) -> Option<String> {
-    let out = Git::at(folder).args(["remote", "get-url", "origin"]).run().await.ok()?;
-    let url = out.text();
+/// The `origin` of the person's folder, as the authority's URL; relative paths are taken from the folder. `None` where git
+/// says that it has none.
+async fn remote_of(folder: &Path) -> Result<Option<String>, crate::git::GitError> {
+    let ask = Git::at(folder).args(["remote", "get-url", "origin"]);
+    // What is no repository must not be answered for by one around it.
+    let ask = ask.env("GIT_CEILING_DIRECTORIES", folder.parent().unwrap_or(folder));
+    let url = match ask.run().await {
+        Ok(out) => out.text(),
+        Err(crate::git::GitError::Failed { code: Some(NO_SUCH_REMOTE), .. }) => return Ok(None),
+        Err(e) => return Err(e),
+    };
     if url.is_empty() {
-        return None;
+        return Ok(None);
     }
     let local = !url.contains("://") && !url.split('/').next().unwrap_or("").contains(':');
-    Some(if local { folder.join(&url).to_string_lossy().into_owned() } else { url })
+    Ok(Some(if local { folder.join(&url).to_string_lossy().into_owned() } else { url }))
 }
+
+/// How `git remote` ends where there is no remote of that name.
+const NO_SUCH_REMOTE: i32 = 2;
 
 /// The tip of the state repo, for readers that take what there is.
 pub fn tip(state: &StateRepo) -> Option<Oid> {
     state.tip().ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_authority_moves_only_where_the_folder_says_so() {
+        let top = tempfile::tempdir().unwrap();
+        let top = top.path().canonicalize().unwrap();
+        let (folder, at) = (top.join("state"), top.join("data/state.git"));
+        let git = async |args: &[&str]| Git::at(&folder).args(args).run().await.unwrap();
+        assert!(matches!(open_state(&at, &folder).await, Err(ProjectError::Remote { .. })), "nobody can tell yet");
+        assert!(!at.exists());
+        std::fs::create_dir_all(&folder).unwrap();
+        git(&["init", "-q"]).await;
+        git(&["remote", "add", "origin", "ssh://host/one"]).await;
+        assert_eq!(open_state(&at, &folder).await.unwrap().remote(), Some("ssh://host/one"));
+        // Unreadable, no repository, gone: what was known stays.
+        std::fs::rename(folder.join(".git/HEAD"), folder.join(".git/away")).unwrap();
+        assert_eq!(open_state(&at, &folder).await.unwrap().remote(), Some("ssh://host/one"));
+        std::fs::rename(&folder, top.join("away")).unwrap();
+        assert_eq!(open_state(&at, &folder).await.unwrap().remote(), Some("ssh://host/one"));
+        std::fs::rename(top.join("away"), &folder).unwrap();
+        std::fs::rename(folder.join(".git/away"), folder.join(".git/HEAD")).unwrap();
+        git(&["remote", "set-url", "origin", "../two"]).await;
+        let two = folder.join("../two").to_string_lossy().into_owned();
+        assert_eq!(open_state(&at, &folder).await.unwrap().remote(), Some(&*two));
+        git(&["remote", "remove", "origin"]).await;
+        assert_eq!(open_state(&at, &folder).await.unwrap().remote(), None);
+    }
 }
