@@ -135,11 +135,6 @@ impl Mirror {
         &self.user_repo
     }
 
-    /// Takes the present configuration, `info/` and `hooks/` for the right ones.
-    pub fn seal(&self) -> Result<(), MirrorError> {
-        Ok(seal::make(&self.git_dir, &self.seal_dir)?)
-    }
-
     /// Puts back what an agent changed of the sealed files. Every operation of ours does this first; what it found is
     /// told here and once more by [`Mirror::take_restored`].
     pub fn verify_seal(&self) -> Result<Vec<Restored>, MirrorError> {

@@ -214,17 +214,6 @@ impl Pool {
         }
     }
 
-    /// Makes worktrees at `commit` ahead of need, until `count` are idle.
-    pub async fn warm(&self, commit: &Oid, count: usize) -> Result<(), PoolError> {
-        while self.lock().idle.len() < count {
-            let (n, w) = self.make(commit)?;
-            w.settle(&Head::Detached(commit.clone()), commit, None).await?;
-            self.note(n, &Note::Idle(Some(commit.clone())))?;
-            self.lock().idle.push((n, Some(commit.clone())));
-        }
-        Ok(())
-    }
-
     /// Removes idle worktrees until `keep` are left.
     pub async fn drain(&self, keep: usize) -> Result<(), PoolError> {
         loop {

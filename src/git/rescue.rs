@@ -174,15 +174,6 @@ pub fn rescues(mirror: &Mirror, task: &TaskPath) -> Result<Vec<Kept>, RescueErro
     Ok(refs.into_iter().map(|(name, commit)| Kept { name: name.to_string(), commit }).collect())
 }
 
-/// Brings a kept commit back as a branch of ours; false where the branch exists at another commit.
-pub fn undo(mirror: &Mirror, kept: &Kept, branch: &str) -> Result<bool, RescueError> {
-    let name = format!("refs/heads/{branch}");
-    Ok(match mirror.odb()?.swap(&name, Some(&kept.commit), Expect::Absent, "overnight: undo")? {
-        Cas::Done => true,
-        Cas::Holds(now) => now.as_ref() == Some(&kept.commit),
-    })
-}
-
 /// Writes `refs/overnight/rescue/<dotted>/<label>`, with a number where the name holds another commit. The name.
 pub(super) fn keep_commit(mirror: &Mirror, dotted: &str, label: &str, commit: &Oid) -> Result<String, RescueError> {
     let odb = mirror.odb()?;
