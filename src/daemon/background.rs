@@ -10,7 +10,10 @@ use crate::decide::event::{Answer, Worktree};
 use crate::domain::chain::{Command, Step, describe};
 use crate::domain::verdict::RunEnd;
 use crate::domain::{Epoch, RunId, TaskId};
+use crate::git::mirror::Mirror;
+use crate::git::worktree;
 use crate::process::{self, Runs, Stop};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,12 +31,14 @@ pub(super) fn start(
         lock(&shared.background).entry(task.clone()).or_default().push(run.clone());
         let (shared, ctx, task, base) = (shared.clone(), ctx.clone(), task.clone(), tree.base.clone());
         tokio::spawn(async move {
-            let place = ctx.data.join("bg").join(format!("{}.{n}", task.path.dotted()));
+            // Of this run alone: an earlier attempt's may be on its way out.
+            let place = ctx.snapshots().join(run.as_str());
             let why = match one(&shared, &ctx, &task, &run, &step, &place, &base).await {
                 Ok(end) if end.ok() => None,
                 Ok(end) => Some(describe(&end.exit, false, Duration::ZERO)),
                 Err(why) => Some(why),
             };
+            drop_tree(&shared, &ctx, &run, place).await;
             let answer = Answer::BackgroundEnded { step: step.name, why };
             shared.send(Event::Answer { task, epoch, answer });
         });
@@ -46,10 +51,10 @@ async fn one(
     task: &TaskId,
     run: &RunId,
     step: &Step,
-    place: &std::path::Path,
+    place: &Path,
     base: &crate::domain::Oid,
 ) -> Result<RunEnd, String> {
-    let tree = crate::git::worktree::integration(&ctx.mirror, place, base).await.map_err(|e| super::chain(&e))?;
+    let tree = worktree::integration(&ctx.mirror, place, base).await.map_err(|e| super::chain(&e))?;
     let mut env = shared.base_env(&ctx.policy().map(|p| p.env_pass).unwrap_or_default());
     env.insert("OVERNIGHT_PROJECT".into(), task.project.to_string());
     env.insert("OVERNIGHT_TASK".into(), task.path.to_string());
@@ -67,6 +72,29 @@ async fn one(
     };
     shared.runs.spawn(&order).map_err(|e| super::chain(&e))?;
     shared.runs.follow(run, Box::new(|_| {})).await.map_err(|e| super::chain(&e))
+}
+
+/// Removes the snapshot of a step of which nothing lives any more; it would be a whole checkout for each.
+async fn drop_tree(shared: &Shared, ctx: &ProjectCtx, run: &RunId, place: PathBuf) {
+    if !shared.runs.is_over(run).unwrap_or(false) {
+        return tracing::warn!(%run, "{} stays: its step may live", place.display());
+    }
+    let mirror = ctx.mirror.clone();
+    let removed = tokio::task::spawn_blocking(move || worktree::remove_integration(&mirror, &place));
+    match removed.await {
+        Ok(Ok(_)) => {}
+        Ok(Err(e)) => tracing::warn!(%run, "a background step's snapshot stays: {}", super::chain(&e)),
+        Err(e) => tracing::warn!(%run, "a background step's snapshot stays: {e}"),
+    }
+}
+
+/// Removes the snapshots that an earlier daemon left in `folder`. Only for before any step is started.
+pub(super) fn drop_left(mirror: &Mirror, folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if let Err(e) = worktree::remove_integration(mirror, &entry.path()) {
+            tracing::warn!("a background step's snapshot stays: {}", super::chain(&e));
+        }
+    }
 }
 
 /// Ends what is still running beside a task's attempt.

@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
+/// Idle worktrees that are kept over a start.
+const IDLE: usize = 8;
+
 /// Why a project cannot be worked on.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectError {
@@ -89,7 +92,7 @@ impl ProjectCtx {
             trouble: Mutex::default(),
             author: author_of(&entry.code).await,
         };
-        ctx.find_leases();
+        ctx.tidy().await;
         Ok((ctx, receiver))
     }
 
@@ -148,8 +151,30 @@ impl ProjectCtx {
         self.data.join("integration")
     }
 
+    /// Where background steps have their snapshots.
+    pub fn snapshots(&self) -> PathBuf {
+        self.data.join("bg")
+    }
+
     pub fn brief(&self, dotted: &str) -> PathBuf {
         self.data.join("briefs").join(format!("{dotted}.md"))
+    }
+
+    /// What an earlier daemon left: worktrees that could not be removed are tried again, then those that were lent are
+    /// found; idle ones beyond what a start needs and the snapshots of background steps go.
+    async fn tidy(&self) {
+        if let Err(e) = self.pool.retry_aside().await {
+            tracing::warn!(project = %self.id, "worktrees that were set aside stay: {}", super::chain(&e));
+        }
+        self.find_leases();
+        if let Err(e) = self.pool.drain(IDLE).await {
+            tracing::warn!(project = %self.id, "idle worktrees stay: {}", super::chain(&e));
+        }
+        let (mirror, snapshots) = (self.mirror.clone(), self.snapshots());
+        let left = tokio::task::spawn_blocking(move || super::background::drop_left(&mirror, &snapshots));
+        if let Err(e) = left.await {
+            tracing::warn!(project = %self.id, "snapshots of background steps stay: {e}");
+        }
     }
 
     /// Worktrees that were lent when an earlier daemon ended.

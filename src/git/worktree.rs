@@ -452,7 +452,7 @@ pub async fn integration(mirror: &Mirror, path: &Path, commit: &Oid) -> Result<W
     std::fs::create_dir_all(parent).map_err(files)?;
     let parent = parent.canonicalize().map_err(files)?;
     let path = parent.join(name);
-    let registered = format!("check-{}", hex_name(path.as_os_str().as_bytes()));
+    let registered = check_name(&path);
     let w = Worktree::at(mirror, &path, &registered);
     let intact = w.verify().is_ok() && w.index_facts().is_ok_and(|f| f.hidden.is_empty()) && w.scrub().is_ok();
     let w = if intact {
@@ -473,6 +473,30 @@ pub async fn integration(mirror: &Mirror, path: &Path, commit: &Oid) -> Result<W
     let head = Head::Detached(commit.clone());
     w.settle(&head, commit, None).await?;
     Ok(w)
+}
+
+/// Removes a worktree that `integration` made at `path`, when no process works there any more: folder and registration.
+/// What is not registered as one is left. No command.
+pub fn remove_integration(mirror: &Mirror, path: &Path) -> Result<bool, WorktreeError> {
+    let files = |source| WorktreeError::Files { path: path.to_owned(), source };
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(false) };
+    let parent = match parent.canonicalize() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        other => other.map_err(files)?,
+    };
+    let registered = check_name(&parent.join(name));
+    let worktrees = mirror.git_dir().join("worktrees");
+    if worktrees.join(&registered).symlink_metadata().is_err() {
+        return Ok(false);
+    }
+    let gone = |e| files(io::Error::other(e));
+    remove::remove(&parent, name).map_err(gone)?;
+    remove::remove(&worktrees, registered.as_ref()).map_err(gone)
+}
+
+/// The registration of a worktree for checks.
+fn check_name(path: &Path) -> String {
+    format!("check-{}", hex_name(path.as_os_str().as_bytes()))
 }
 
 /// Takes `paths` of the tree at `top` into the index that `git` names: what is there is added, what is gone is removed.

@@ -202,6 +202,9 @@ fn steps_run_around_the_agent() {
     kit.wait("the background step is ended", || {
         (!kit.processes().iter().any(|(_, line)| line.starts_with("sleep 60"))).then_some(())
     });
+    let snapshot = std::path::PathBuf::from(read(&kit.home().join("where")).trim());
+    assert!(snapshot.parent().is_some_and(|bg| bg.ends_with("bg")), "{}", snapshot.display());
+    kit.wait("its snapshot is removed", || (!snapshot.exists()).then_some(()));
     kit.script_task("t2", "", &["exit 5"]);
     kit.settled("t2");
     assert!(read(&kit.home().join("steps")).ends_with("before\nill\n"), "{}", read(&kit.home().join("steps")));

@@ -6,6 +6,7 @@ use overnight::domain::Oid;
 use overnight::git::deliver::{Delivered, deliver};
 use overnight::git::mirror::Mirror;
 use overnight::git::pool::{Lease, PoolError};
+use overnight::git::worktree::{integration, remove_integration};
 use std::path::Path;
 
 /// Where a loose object stands in a git dir.
@@ -176,4 +177,21 @@ async fn a_lending_that_cannot_be_noted_leaves_nothing_lent() {
     std::fs::remove_dir_all(&note).unwrap();
     let lease = r.take("t2").await;
     assert_eq!(lease.number(), 1);
+}
+
+#[tokio::test]
+async fn a_worktree_for_checks_is_removed_with_its_registration_and_nothing_else_is() {
+    let r = rig().await;
+    let place = r.top.join("data/bg/t1.0");
+    integration(&r.mirror, &place, &r.base).await.unwrap();
+    let other = place.with_file_name("not ours");
+    write(&other.join("f"), "f");
+    assert!(remove_integration(&r.mirror, &place).unwrap());
+    assert!(!place.exists());
+    assert_eq!(git(r.mirror.git_dir(), &["worktree", "list"]).lines().count(), 1);
+    for none in [&place, &other, &r.top.join("data/none/t1.0")] {
+        assert!(!remove_integration(&r.mirror, none).unwrap());
+    }
+    assert!(other.join("f").exists());
+    integration(&r.mirror, &place, &r.base).await.unwrap();
 }
