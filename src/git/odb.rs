@@ -283,6 +283,12 @@ impl Odb {
         Ok(out)
     }
 
+    /// Whether a `.gitattributes` differs between two trees.
+    pub fn attributes_change(&self, old: &Oid, new: &Oid) -> Result<bool> {
+        let is_one = |path: &[u8]| path.rsplit(|b| *b == b'/').next() == Some(b".gitattributes");
+        Ok(self.changes(Some(old), new)?.iter().any(|file| is_one(&file.path)))
+    }
+
     /// The content of the file at `path` in the tree of `commit`.
     pub fn blob_at(&self, commit: &Oid, path: &[u8]) -> Result<Option<Vec<u8>>> {
         let tree = self.repo.find_commit(id(commit)?).doing("read a commit")?.tree().doing("read a tree")?;

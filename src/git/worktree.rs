@@ -411,10 +411,7 @@ impl Worktree {
         }
         let odb = self.mirror.odb()?;
         Ok(match old.and_then(|old| odb.info(old).ok()) {
-            Some(old) => {
-                let is_one = |path: &[u8]| path.rsplit(|b| *b == b'/').next() == Some(b".gitattributes");
-                odb.changes(Some(&old.tree), &odb.info(new)?.tree)?.iter().any(|file| is_one(&file.path))
-            }
+            Some(old) => odb.attributes_change(&old.tree, &odb.info(new)?.tree)?,
             // Its branch is gone with its task; the file at the top tells most of it.
             None => plain_file(&self.path.join(".gitattributes")) != odb.blob_at(new, b".gitattributes")?,
         })
