@@ -86,6 +86,7 @@ pub(super) fn create(cx: &Context, args: &Add, planning: bool) -> Outcome {
         Some(text) => text.to_owned(),
         None => String::new(),
     };
+    steer::no_nul(&body, "a task's text")?;
     let depth = parent.as_ref().map_or(0, |path| path.parts().count());
     let text = task_file::create(&NewTask {
         title: title.to_owned(),

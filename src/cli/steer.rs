@@ -50,6 +50,7 @@ pub(super) fn answer(cx: &Context, args: &AnswerVerb) -> Outcome {
     if text.trim().is_empty() {
         return Err(CliError::usage("an answer may not be empty"));
     }
+    no_nul(&text, "an answer")?;
     on_task(cx, &args.task, "answered", |project, path| Request::Answer { project, path, text: text.clone() })
 }
 
@@ -121,6 +122,11 @@ pub(super) fn done(cx: &Context, path: Option<&TaskPath>, answer: Answer, did: &
         format!("  {path}{}\n", render::block(&text).trim_end().replace('\n', "\n  "))
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A task file with a NUL byte in it can no longer be read.
+pub(super) fn no_nul(text: &str, what: &str) -> Result<(), CliError> {
+    if text.contains('\0') { Err(CliError::usage(format!("{what} may not hold a NUL byte"))) } else { Ok(()) }
 }
 
 /// Text from standard input, of bounded length.

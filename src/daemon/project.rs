@@ -58,6 +58,8 @@ pub struct ProjectCtx {
     policy: Mutex<Option<Policy>>,
     /// What is wrong with the state remote, while something is.
     pub trouble: Mutex<Option<String>>,
+    /// Why the person's folder of the state repo is behind and stays so, while it does.
+    pub left_alone: Mutex<Option<String>>,
     /// The user's own name and mail, as git in their repository has them.
     author: Option<Who>,
 }
@@ -90,6 +92,7 @@ impl ProjectCtx {
             leftovers: Mutex::default(),
             policy: Mutex::default(),
             trouble: Mutex::default(),
+            left_alone: Mutex::default(),
             author: author_of(&entry.code).await,
         };
         ctx.tidy().await;

@@ -38,9 +38,9 @@ fn bytes_at(state: &StateRepo, tip: Option<&Oid>, path: &[u8]) -> Option<Vec<u8>
     }
 }
 
-/// Whether `tip` has exactly these bytes at `path`.
-pub(super) fn has(state: &StateRepo, tip: &Oid, path: &[u8], bytes: &[u8]) -> bool {
-    bytes_at(state, Some(tip), path).is_some_and(|there| there == bytes)
+/// What stands at `path` in a commit.
+pub(super) fn file_at(state: &StateRepo, commit: &Oid, path: &[u8]) -> Option<Vec<u8>> {
+    bytes_at(state, Some(commit), path)
 }
 
 /// The nonce under which the state repo says that `task` was last concluded.
@@ -85,6 +85,11 @@ pub(super) fn changes(
 ) -> Vec<Change> {
     let path = state_path(&task.path);
     let before = bytes_at(state, tip, &path).and_then(|bytes| state_file::read(&bytes).ok());
+    // A record that was sent again after a failure may come behind a newer one, or a conclusion: that stays. A conclusion
+    // stands under its claim, so it is never behind anything.
+    if record.outcome.is_none() && before.as_ref().is_some_and(|doc| doc.epoch > epoch) {
+        return vec![];
+    }
     let mut doc = before.unwrap_or_else(|| StateDoc::new(record.status));
     let fresh = doc.epoch < epoch;
     doc.status = record.status;
@@ -159,6 +164,7 @@ pub(super) fn edit(
     let file = readme_path(path);
     let before = bytes_at(state, tip, &file);
     if let WishEdit::Create { text } = edit {
+        sound(text.as_bytes(), path)?;
         return match before {
             // The same text: the answer to an earlier try was lost.
             Some(bytes) if bytes == text.as_bytes() => Ok(None),
@@ -182,7 +188,19 @@ pub(super) fn edit(
     if let Some(text) = text {
         after.extend_from_slice(answer_section(&before, text).as_bytes());
     }
+    sound(&after, path)?;
     Ok((after != before).then(|| Change::write(file, after)))
+}
+
+/// Refuses a README that could not be read back: it would take its task off the board.
+fn sound(readme: &[u8], path: &TaskPath) -> Result<(), String> {
+    match task_file::read(readme, path, &|_| true) {
+        Ok(_) => Ok(()),
+        Err(faults) => {
+            let why = faults.first().map_or_else(String::new, |fault| format!(": {}", fault.reason));
+            Err(format!("{path}: its README could not be read afterwards, so it stays as it is{why}"))
+        }
+    }
 }
 
 /// An answer as a section at the end of the README, quoted so that it opens no section of its own.
@@ -212,4 +230,80 @@ pub(super) fn boards(boards: &[(Option<TaskPath>, Vec<Row>)]) -> Vec<Change> {
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::status::Status;
+    use crate::git::state_commit::Identity;
+    use crate::git::state_publish::{Batch, Pending};
+
+    fn record(status: Status, outcome: Option<Outcome>) -> Record {
+        Record {
+            status,
+            outcome,
+            reason: None,
+            question: None,
+            attempts: 1,
+            agent: None,
+            model: None,
+            branch: None,
+            base: None,
+            session: None,
+            queued: None,
+            started: None,
+            ended: None,
+            usage: crate::domain::verdict::UsageSum::default(),
+            left_out: vec![],
+            retry: 0,
+            held: None,
+            log: vec![],
+        }
+    }
+
+    async fn put(state: &StateRepo, changes: Vec<Change>) {
+        let by = Identity { name: "Test".into(), mail: "test@localhost".into(), at: crate::host::clock::now().wall };
+        let build = |_: Option<&Oid>, _: &[usize]| Ok(Batch { changes: changes.clone(), message: "Write".into() });
+        state.publish(&[], &by, Pending::default(), build).await.unwrap();
+    }
+
+    async fn repo() -> (tempfile::TempDir, StateRepo, TaskId) {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateRepo::create(&dir.path().join("state.git"), None).await.unwrap().without_sync();
+        let project = crate::domain::ProjectId::parse("p").unwrap();
+        (dir, state, TaskId { project, path: TaskPath::parse("t1").unwrap() })
+    }
+
+    #[tokio::test]
+    async fn a_record_that_comes_late_leaves_a_newer_one_alone() {
+        let (_dir, state, task) = repo().await;
+        let make = |tip: Option<Oid>, epoch, record: &Record| {
+            changes(&state, tip.as_ref(), &task, Epoch(epoch), record, "me", None)
+        };
+        let begun = record(Status::InProgress, None);
+        put(&state, make(None, 3, &begun)).await;
+        assert!(!make(state.tip().unwrap(), 5, &begun).is_empty());
+        let over = record(Status::Completed, Some(Outcome::NoChanges));
+        put(&state, make(state.tip().unwrap(), 9, &over)).await;
+        assert_eq!(make(state.tip().unwrap(), 5, &begun), vec![]);
+        // A board that began anew counts from the start; what it concludes counts all the same.
+        assert!(!make(state.tip().unwrap(), 2, &over).is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_edit_after_which_a_readme_could_not_be_read_is_refused() {
+        let (_dir, state, task) = repo().await;
+        let readme = "---\ntitle: a\nstatus: queued\n---\n\nText.\n";
+        put(&state, vec![Change::write(readme_path(&task.path), readme)]).await;
+        let tip = state.tip().unwrap();
+        let edit = |wish: WishEdit| edit(&state, tip.as_ref(), &task.path, &wish, 1);
+        assert!(edit(WishEdit::Answer("yes".into())).is_ok_and(|change| change.is_some()));
+        for bad in ["a\0b".to_owned(), "x\n".repeat(500_000)] {
+            assert!(edit(WishEdit::Answer(bad)).is_err_and(|why| why.contains("could not be read")));
+        }
+        let new = WishEdit::Create { text: "x".repeat(2 << 20) };
+        let other = TaskPath::parse("t2").unwrap();
+        assert!(super::edit(&state, tip.as_ref(), &other, &new, 0).is_err());
+    }
 }

@@ -7,16 +7,42 @@ use super::project;
 use super::records;
 use super::state_worker::StateWorker;
 use crate::decide::Event;
-use crate::domain::Oid;
+use crate::domain::{Oid, TaskPath};
+use crate::git::folder::Folder;
 use crate::git::folder_update::{BroughtUp, Imported};
 use crate::git::state_absorb::Peer;
 use crate::git::state_commit::Change;
 use crate::git::state_publish::{Batch, Pending, PublishOutcome};
+use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 /// How often refused files are judged anew in one look; each time brings one more step of a chain of references.
 const ROUNDS: usize = 20;
+
+/// A valid task file as it is saved in the folder.
+struct Saved {
+    task: TaskPath,
+    path: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+/// What is to be done with a saved file.
+#[derive(PartialEq)]
+enum Import {
+    Write,
+    /// It stands there, or was taken in already.
+    Known,
+    /// Both sides changed it.
+    Clash,
+}
+
+/// Tells one text from another.
+pub(super) type Digest = [u8; 32];
+
+fn digest(bytes: &[u8]) -> Digest {
+    Sha256::digest(bytes).into()
+}
 
 impl StateWorker {
     /// Takes in what the person's folder has, and reads the wishes.
@@ -30,7 +56,8 @@ impl StateWorker {
     /// Takes in the person's commits and these files alone: a look at all files takes as long as there are many.
     pub(super) async fn look_at(&mut self, files: BTreeSet<Vec<u8>>) {
         self.take_in_commits().await;
-        if !files.is_empty() {
+        // A branch that is back may make up for a look that was owed.
+        if !files.is_empty() || self.skipped {
             self.import_edits(Some(&files)).await;
         }
         self.read_wishes(false);
@@ -109,6 +136,12 @@ impl StateWorker {
     async fn import_edits(&mut self, files: Option<&BTreeSet<Vec<u8>>>) {
         let ctx = self.ctx.clone();
         let Some(folder) = &ctx.folder else { return };
+        let Some(head) = self.stands_at(folder) else {
+            self.skipped = true;
+            return;
+        };
+        // What was passed over meanwhile is looked at now.
+        let files = if std::mem::take(&mut self.skipped) { None } else { files };
         let scan = match folder.scan_wishes(files.map(|f| f.iter().cloned().collect::<Vec<_>>()).as_deref()) {
             Ok(scan) => scan,
             Err(e) => {
@@ -116,45 +149,102 @@ impl StateWorker {
                 return;
             }
         };
-        let tip = project::tip(&ctx.state);
-        let mut changes = Vec::new();
-        let mut names = Vec::new();
-        match files {
-            None => {
-                self.reader.folder_invalid.clear();
-                self.imported.clear();
-            }
-            Some(files) => {
-                files
-                    .iter()
-                    .for_each(|file| drop(self.reader.folder_invalid.remove(&crate::domain::safe::bytes(file))));
-                self.imported.retain(|i| !files.contains(&i.path));
-            }
-        }
+        self.forget(files);
         for (path, why) in &scan.skipped {
             self.reader.refuse_folder_file(path, why);
         }
+        let mut saved = Vec::new();
         for edit in scan.edits {
             if let Ok(task) = self.reader.judge(&edit.path, &edit.bytes) {
-                let same = tip.as_ref().is_some_and(|tip| records::has(&ctx.state, tip, &edit.path, &edit.bytes));
-                if !same {
-                    changes.push(Change::write(edit.path.clone(), edit.bytes));
-                    names.push(task.to_string());
-                }
-                self.imported.push(Imported { path: edit.path, blob: edit.blob });
+                self.imported.push(Imported { path: edit.path.clone(), blob: edit.blob });
+                saved.push(Saved { task, path: edit.path, bytes: edit.bytes });
             }
         }
-        if !changes.is_empty() {
-            let by = ctx.identity();
-            let message = format!("Take in {} as saved in the folder", names.join(", "));
-            let build = |_: Option<&Oid>, _: &[usize]| Ok(Batch { changes: changes.clone(), message: message.clone() });
-            match ctx.state.publish(&[], &by, Pending::default(), build).await {
-                Ok(PublishOutcome::Published(_)) => {}
-                Ok(PublishOutcome::Failed(trouble) | PublishOutcome::Unknown(trouble, _)) => {
-                    self.note_trouble(&trouble.text)
-                }
-                Ok(PublishOutcome::GaveUp { .. }) => {}
-                Err(e) => tracing::error!(project = %ctx.id, "task files could not be taken in: {}", super::chain(&e)),
+        self.put_in(head.as_ref(), saved).await;
+    }
+
+    /// What was known of these files, or of all, is found anew.
+    fn forget(&mut self, files: Option<&BTreeSet<Vec<u8>>>) {
+        let Some(files) = files else {
+            self.reader.folder_invalid.clear();
+            self.imported.clear();
+            return;
+        };
+        for file in files {
+            self.reader.folder_invalid.remove(&crate::domain::safe::bytes(file));
+        }
+        self.imported.retain(|i| !files.contains(&i.path));
+    }
+
+    /// The commit that the folder stands at, where its files can be compared with ours: our branch, nothing half done,
+    /// and no commit that we have not. `Some(None)` before the first commit.
+    fn stands_at(&self, folder: &Folder) -> Option<Option<Oid>> {
+        let status = folder.status(None).ok()?;
+        if status.busy.is_some() || status.branch.as_deref() != Some("refs/heads/main") {
+            return None;
+        }
+        let Some(head) = status.head else { return Some(None) };
+        let tip = project::tip(&self.ctx.state)?;
+        self.ctx.state.is_ancestor(&head, &tip).unwrap_or(false).then_some(Some(head))
+    }
+
+    /// Writes saved files to our tip, each as far as it is based on what stands there.
+    async fn put_in(&mut self, head: Option<&Oid>, saved: Vec<Saved>) {
+        let ctx = self.ctx.clone();
+        let tip = project::tip(&ctx.state);
+        // Without news there is nothing to publish, and no commit of others to fetch for it.
+        if !saved.iter().any(|one| self.judge_saved(head, tip.as_ref(), one) == Import::Write) {
+            return self.note_clashes(head, tip.as_ref(), &saved);
+        }
+        let by = ctx.identity();
+        let mut written: Vec<(Vec<u8>, Digest)> = Vec::new();
+        let build = |tip: Option<&Oid>, _: &[usize]| {
+            // Asked anew for every tip: another host may have been faster.
+            let new: Vec<&Saved> =
+                saved.iter().filter(|one| self.judge_saved(head, tip, one) == Import::Write).collect();
+            written = new.iter().map(|one| (one.path.clone(), digest(&one.bytes))).collect();
+            let names: Vec<String> = new.iter().map(|one| one.task.to_string()).collect();
+            let changes = new.iter().map(|one| Change::write(one.path.clone(), one.bytes.clone())).collect();
+            Ok(Batch { changes, message: format!("Take in {} as saved in the folder", names.join(", ")) })
+        };
+        match ctx.state.publish(&[], &by, Pending::default(), build).await {
+            Ok(PublishOutcome::Published(_)) => self.taken.extend(written),
+            Ok(PublishOutcome::Failed(trouble) | PublishOutcome::Unknown(trouble, _)) => {
+                self.note_trouble(&trouble.text)
+            }
+            Ok(PublishOutcome::GaveUp { .. }) => {}
+            Err(e) => tracing::error!(project = %ctx.id, "task files could not be taken in: {}", super::chain(&e)),
+        }
+        self.note_clashes(head, project::tip(&ctx.state).as_ref(), &saved);
+    }
+
+    /// Whether a saved file may replace what stands at `tip`. It may where that is what the person had before them: the
+    /// text at the folder's own commit, or the text that was taken in from there last. Else a change by somebody else
+    /// (another machine, or an edit made by a verb) would be taken back without a word.
+    fn judge_saved(&self, head: Option<&Oid>, tip: Option<&Oid>, one: &Saved) -> Import {
+        let state = &self.ctx.state;
+        let there = tip.and_then(|tip| records::file_at(state, tip, &one.path));
+        let taken = self.taken.get(&one.path);
+        if there.as_ref() == Some(&one.bytes) || taken == Some(&digest(&one.bytes)) {
+            return Import::Known;
+        }
+        let base = || head.and_then(|head| records::file_at(state, head, &one.path));
+        let ours = there.as_ref().is_some_and(|there| taken == Some(&digest(there)));
+        if ours || base() == there { Import::Write } else { Import::Clash }
+    }
+
+    /// Files that were left are said once, for as long as they are.
+    fn note_clashes(&mut self, head: Option<&Oid>, tip: Option<&Oid>, saved: &[Saved]) {
+        for one in saved {
+            if self.judge_saved(head, tip, one) != Import::Clash {
+                self.clashes.remove(&one.path);
+            } else if self.clashes.insert(one.path.clone()) {
+                let file = crate::domain::safe::bytes(&one.path);
+                tracing::warn!(
+                    project = %self.ctx.id,
+                    "{file} was changed elsewhere since the state folder was brought up: what is saved there is not taken \
+                     in. Commit it there, and neither is lost"
+                );
             }
         }
     }
@@ -166,14 +256,19 @@ impl StateWorker {
         let (Some(folder), Some(tip)) = (&ctx.folder, project::tip(&ctx.state)) else { return };
         let said = match folder.bring_up(&ctx.state, &tip, &self.imported).await {
             Ok(BroughtUp::LeftAlone(why)) => Some(why.to_string()),
-            Ok(_) => None,
+            Ok(BroughtUp::UpToDate | BroughtUp::Moved { .. }) => {
+                // The folder stands at our tip: what is saved there from now on is based on it.
+                self.taken.clear();
+                self.clashes.clear();
+                None
+            }
             Err(e) => Some(super::chain(&e)),
         };
-        if said != self.left_alone {
+        if said != *project::lock(&ctx.left_alone) {
             if let Some(why) = &said {
                 tracing::warn!(project = %ctx.id, "the state folder is left as it is for now: {}", crate::domain::safe::line(why));
             }
-            self.left_alone = said;
+            *project::lock(&ctx.left_alone) = said;
         }
     }
 }

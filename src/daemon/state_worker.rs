@@ -6,6 +6,7 @@
 
 use super::project::{ProjectCtx, lock};
 use super::records;
+use super::state_folder::Digest;
 use super::wishes::WishReader;
 use crate::decide::Event;
 use crate::decide::ask::Record;
@@ -17,7 +18,7 @@ use crate::git::folder_update::Imported;
 use crate::git::state_absorb::Peer;
 use crate::git::state_publish::{Batch, Op, OpResult, Pending, PublishOutcome};
 use crate::text::board_file::Row;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -80,8 +81,12 @@ pub struct StateWorker {
     pub(super) behind: Option<Instant>,
     /// Tasks that there were when files were refused last.
     pub(super) tasks: usize,
-    /// What the last look at the folder left alone, so that it is said once.
-    pub(super) left_alone: Option<String>,
+    /// What was taken in from each file of the folder last, until the folder is brought up.
+    pub(super) taken: BTreeMap<Vec<u8>, Digest>,
+    /// Saved files that clash with what was changed elsewhere, so that it is said once.
+    pub(super) clashes: BTreeSet<Vec<u8>>,
+    /// The folder was in no state to be compared with ours; a look at all its files is owed.
+    pub(super) skipped: bool,
 }
 
 impl StateWorker {
@@ -95,7 +100,9 @@ impl StateWorker {
             imported: Vec::new(),
             behind: None,
             tasks: 0,
-            left_alone: None,
+            taken: BTreeMap::new(),
+            clashes: BTreeSet::new(),
+            skipped: false,
         }
     }
 
@@ -141,6 +148,7 @@ impl StateWorker {
         let mut writes = Vec::new();
         let mut look = None;
         let mut touched = None;
+        let mut fetch = false;
         for op in batch {
             match op {
                 StateOp::Claim { task, epoch } => {
@@ -151,13 +159,16 @@ impl StateWorker {
                 }
                 StateOp::Look { whole } => look = Some(look.unwrap_or(false) || whole),
                 StateOp::Touched(files) => touched.get_or_insert_with(BTreeSet::new).extend(files),
-                StateOp::Fetch => {
-                    self.fetch().await;
-                    look.get_or_insert(false);
-                }
+                // Once for all that wait: a remote that does not answer takes a minute each time.
+                StateOp::Fetch => fetch = true,
                 write => writes.push(write),
             }
         }
+        if fetch {
+            self.fetch().await;
+            look.get_or_insert(false);
+        }
+        let writes = self.without_old(writes);
         // A claim at a remote reads the record, and what is new there is told.
         let claimed = !claims.is_empty() || !late.is_empty();
         let read = claimed && self.ctx.state.remote().is_some() || !writes.is_empty();
@@ -171,6 +182,28 @@ impl StateWorker {
             (None, None) if read => self.read_wishes(false),
             (None, None) => {}
         }
+    }
+
+    /// Without records of a task that waits here with a newer one: the newer one says it all, and must not be overwritten
+    /// by one that was sent again.
+    fn without_old(&self, writes: Vec<StateOp>) -> Vec<StateOp> {
+        let mut newest: BTreeMap<TaskId, Epoch> = BTreeMap::new();
+        for write in &writes {
+            if let StateOp::Record { task, epoch, .. } = write {
+                let last = newest.entry(task.clone()).or_insert(*epoch);
+                *last = (*last).max(*epoch);
+            }
+        }
+        let mut kept = Vec::new();
+        for write in writes {
+            match &write {
+                StateOp::Record { task, epoch, conclude: false, .. } if newest.get(task) > Some(epoch) => {
+                    self.answer(task.clone(), *epoch, Answer::Published);
+                }
+                _ => kept.push(write),
+            }
+        }
+        kept
     }
 
     async fn claim(&mut self, tasks: Vec<(TaskId, Epoch)>) {
@@ -300,7 +333,18 @@ impl StateWorker {
             ops.push(Op { claim });
         }
         let mut refused: Vec<(usize, String)> = Vec::new();
-        let answers = self.publish(&ops, &writes, &mut refused).await;
+        let (mut answers, broken) = self.publish(&ops, &writes, &mut refused).await;
+        if broken && writes.len() > 1 {
+            // One that cannot be written at all would hold up all others, conclusions among them.
+            refused.clear();
+            answers.clear();
+            for i in 0..writes.len() {
+                let mut one = Vec::new();
+                let (answer, _) = self.publish(&ops[i..=i], &writes[i..=i], &mut one).await;
+                answers.extend(answer);
+                refused.extend(one.into_iter().map(|(_, why)| (i, why)));
+            }
+        }
         for (i, write) in writes.into_iter().enumerate() {
             let answer = answers.get(i).cloned().unwrap_or_else(|| Err("no answer".into()));
             let refusal = refused.iter().find(|(n, _)| *n == i).map(|(_, why)| why.clone());
@@ -309,12 +353,14 @@ impl StateWorker {
     }
 
     /// Publishes the writes, and after an unknown outcome once more with what is known of it: that is the way to find out.
+    /// True beside the answers where our own clone refused what was to be written, not the remote.
     async fn publish(
         &mut self,
         ops: &[Op],
         writes: &[StateOp],
         refused: &mut Vec<(usize, String)>,
-    ) -> Vec<Result<OpResult, String>> {
+    ) -> (Vec<Result<OpResult, String>>, bool) {
+        let mut broken = false;
         let mut pending = Pending::default();
         let mut last = String::new();
         for _ in 0..UNKNOWN_TRIES {
@@ -329,7 +375,7 @@ impl StateWorker {
             match self.ctx.state.publish(ops, &by, pending, build).await {
                 Ok(PublishOutcome::Published(done)) => {
                     *lock(&self.ctx.trouble) = None;
-                    return done.ops.into_iter().map(Ok).collect();
+                    return (done.ops.into_iter().map(Ok).collect(), false);
                 }
                 Ok(PublishOutcome::Unknown(trouble, earlier)) => {
                     self.note_trouble(&trouble.text);
@@ -347,11 +393,12 @@ impl StateWorker {
                 }
                 Err(e) => {
                     last = super::chain(&e);
+                    broken = true;
                     break;
                 }
             }
         }
-        vec![Err(last); writes.len()]
+        (vec![Err(last); writes.len()], broken)
     }
 
     /// The claim that a conclusion gives back: the one that is held, or one of ours that a lost answer left behind.

@@ -170,6 +170,9 @@ pub(super) fn alarms(project: &Project, ctx: &ProjectCtx, now: Now) -> Vec<Strin
     if let Some(text) = &*super::project::lock(&ctx.trouble) {
         alarms.push(format!("the state remote cannot be used, so nothing is started or concluded: {text}"));
     }
+    if let Some(why) = &*super::project::lock(&ctx.left_alone) {
+        alarms.push(format!("your folder of the state repo is left as it is: {}", first_line(why)));
+    }
     if let Some(what) = &project.halted {
         alarms.push(format!("nothing is started or merged: {what}. Look at it; `overnight resume` goes on"));
     }

@@ -300,3 +300,49 @@ fn commands_in_tasks_run_only_where_they_are_allowed() {
     assert!(!proof.exists());
     kit.close();
 }
+
+/// A folder that cannot be brought up for now (another git's lock) takes nothing back that was changed since: neither an
+/// edit by a verb, nor a file that was saved there before it.
+#[test]
+fn a_folder_that_is_left_alone_takes_nothing_back() {
+    let kit = Kit::new();
+    let text = |title: &str| format!("---\ntitle: {title}\nstatus: planning\n---\n\nText.\n");
+    let titled = |path: &str, title: &str| {
+        kit.wait(&format!("{title} is seen"), || (kit.facts(path)["line"]["title"] == title).then_some(()));
+    };
+    let at_tip = |path: &str| kit.git(&kit.state_clone(), &["show", &format!("main:tasks/{path}/README.md")]);
+    kit.wish("t1", &text("first"));
+    kit.up();
+    titled("t1", "first");
+    kit.wait("the folder is brought up", || {
+        let head = kit.git(&kit.state(), &["rev-parse", "HEAD"]);
+        (head == kit.git(&kit.state_clone(), &["rev-parse", "main"])).then_some(())
+    });
+    write(&kit.state().join(".git/index.lock"), "");
+    kit.wish("t1", &text("second"));
+    titled("t1", "second");
+    // One save after the other is fine: nobody else changed it.
+    kit.wish("t1", &text("third"));
+    titled("t1", "third");
+    kit.ok(&["priority", "t1", "7"]);
+    assert!(at_tip("t1").contains("priority: 7"), "{}", at_tip("t1"));
+    kit.wait("it is said", || kit.status().to_string().contains("another git is at work there").then_some(()));
+    // The same text saved once more, and then others.
+    for (path, title) in [("t1", "third"), ("t2", "beside"), ("t1", "fourth"), ("t3", "last")] {
+        kit.wish(path, &text(title));
+        if path != "t1" {
+            titled(path, title);
+        }
+    }
+    assert!(at_tip("t1").contains("priority: 7"), "{}", at_tip("t1"));
+    assert!(kit.log().contains("is not taken"), "{}", kit.log());
+    // Another branch is not what is wished.
+    std::fs::remove_file(kit.state().join(".git/index.lock")).unwrap();
+    kit.git(&kit.state(), &["checkout", "-q", "-b", "mine"]);
+    kit.wish("t4", &text("on another branch"));
+    kit.wait("it is said", || kit.status().to_string().contains("is checked out there").then_some(()));
+    assert!(kit.facts("t4").is_null());
+    kit.git(&kit.state(), &["checkout", "-q", "main"]);
+    titled("t4", "on another branch");
+    kit.close();
+}
