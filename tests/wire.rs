@@ -166,6 +166,7 @@ fn status() -> StatusView {
             cycles: vec!["a → b".into()],
         }],
         sources: "watching".into(),
+        idle: None,
     }
 }
 

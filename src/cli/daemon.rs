@@ -113,16 +113,22 @@ fn beside(cx: &Context, project: Option<&ProjectId>) -> Outcome {
     if !idle(&view) {
         let request = Request::Events { project: project.cloned(), path: None, since: None, limit: 1, follow: true };
         follow::events(cx, &request, &mut |line| {
-            cx.show(line, || render::events::event(line, project.is_some(), &cx.style))?;
+            if let Some(line) = line {
+                cx.show(line, || render::events::event(line, project.is_some(), &cx.style))?;
+            }
             view = cx.status(project.cloned())?;
             Ok(!idle(&view))
         })?;
     }
-    let well = idle(&view) && view.projects.iter().all(|p| p.counts.failed + p.counts.needs_you + p.counts.doomed == 0);
+    let well = view.projects.iter().all(|p| {
+        let open = p.counts.queued + p.counts.running + p.counts.merging;
+        open + p.counts.failed + p.counts.needs_you + p.counts.doomed == 0
+    });
     Ok(ExitCode::from(u8::from(!well)))
 }
 
-/// True when nothing is left that goes on by itself.
+/// True when nothing is left that goes on by itself: nothing at all of what was asked for, or as the daemon's own rules
+/// say, which know what waits for a person.
 fn idle(view: &StatusView) -> bool {
-    view.projects.iter().all(|p| p.counts.queued + p.counts.running + p.counts.merging == 0)
+    view.idle == Some(true) || view.projects.iter().all(|p| p.counts.queued + p.counts.running + p.counts.merging == 0)
 }

@@ -8,13 +8,14 @@ use crate::protocol::{Reply, Request};
 use std::time::Duration;
 
 /// How long the stream may be silent before the daemon is asked whether it lives.
-const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(10);
 
-/// Hands each line of the stream on until `take` has enough (false) or the daemon ends it. False where no daemon runs.
+/// Hands each line of the stream on, and `None` where it was silent for a while, until `take` has enough (false) or the
+/// daemon ends it. False where no daemon runs.
 pub(super) fn events(
     cx: &Context,
     request: &Request,
-    take: &mut dyn FnMut(&EventLine) -> Result<bool, CliError>,
+    take: &mut dyn FnMut(Option<&EventLine>) -> Result<bool, CliError>,
 ) -> Result<bool, CliError> {
     let mut stream = match client::follow(&cx.places, request) {
         Ok(stream) => stream,
@@ -28,7 +29,12 @@ pub(super) fn events(
                 cx.note("the daemon has ended");
                 return Ok(true);
             }
-            Err(ClientError::Silent { .. }) if client::lives(&cx.places, client::PATIENCE) => continue,
+            Err(ClientError::Silent { .. }) if client::lives(&cx.places, client::PATIENCE) => {
+                if take(None)? {
+                    continue;
+                }
+                return Ok(true);
+            }
             Err(error) => return Err(error.into()),
         };
         let lines = match reply {
@@ -38,7 +44,7 @@ pub(super) fn events(
             reply => return Err(unexpected(&reply)),
         };
         for line in &lines {
-            if !take(line)? {
+            if !take(Some(line))? {
                 return Ok(true);
             }
         }

@@ -93,7 +93,8 @@ pub(super) fn events(cx: &Context, args: &Events) -> Outcome {
         limit: args.limit,
         follow,
     };
-    if args.follow && super::follow::events(cx, &request(true), &mut |line| print(line).map(|()| true))? {
+    if args.follow && super::follow::events(cx, &request(true), &mut |line| line.map_or(Ok(()), print).map(|()| true))?
+    {
         return Ok(ExitCode::SUCCESS);
     }
     let Reply::Events { lines, .. } = cx.ask(request(false))?.reply else {

@@ -34,7 +34,7 @@ pub(super) async fn write(ctx: &ProjectCtx, task: &TaskId, brief: &Brief) -> Res
         title: brief.title.clone(),
         body: brief.body.clone(),
         branch: task.path.branch(),
-        attempt: (1, 1),
+        attempt: brief.attempt,
         ancestors: brief
             .ancestors
             .iter()

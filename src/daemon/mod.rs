@@ -114,6 +114,10 @@ impl Shared {
         self.projects.write().unwrap_or_else(std::sync::PoisonError::into_inner).insert(ctx.id.clone(), ctx);
     }
 
+    fn take_project(&self, id: &ProjectId) {
+        self.projects.write().unwrap_or_else(std::sync::PoisonError::into_inner).remove(id);
+    }
+
     /// A clean environment: what every child gets, and the variables named, where the daemon has them.
     pub fn base_env(&self, names: &[String]) -> BTreeMap<String, String> {
         let mut env = runs::pass(names, &self.env);

@@ -6,6 +6,7 @@
 use super::peer;
 use crate::protocol::reply::ErrorKind;
 use crate::protocol::{Call, Frame, Reply, Request, VERSION, frame};
+use std::collections::VecDeque;
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixListener;
@@ -21,6 +22,9 @@ const CONNECTIONS: usize = 64;
 const IDLE: Duration = Duration::from_secs(60);
 /// A client that takes nothing for so long is left.
 const SLOW: Duration = Duration::from_secs(20);
+
+/// Replies that wait for a client at most: a follower has room for what one turn over many events says.
+const LINES: usize = 16_384;
 
 /// How long the end of the daemon waits for replies that are on their way.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -118,6 +122,7 @@ async fn connection(mut stream: tokio::net::UnixStream, calls: mpsc::Sender<Inco
         Err(why) => return send(&mut stream, &Reply::error(ErrorKind::NotAllowed, why)).await.unwrap_or(()),
     };
     let mut frame = Frame::default();
+    let mut asked: VecDeque<Vec<u8>> = VecDeque::new();
     let mut buffer = vec![0; 64 << 10];
     loop {
         let read = tokio::select! {
@@ -132,18 +137,34 @@ async fn connection(mut stream: tokio::net::UnixStream, calls: mpsc::Sender<Inco
             Ok(lines) => lines,
             Err(e) => return send(&mut stream, &Reply::error(ErrorKind::Usage, e.to_string())).await.unwrap_or(()),
         };
-        for line in lines {
+        asked.extend(lines);
+        while let Some(line) = asked.pop_front() {
             let request = match understand(&line, run.as_deref()) {
                 Ok(request) => request,
                 Err(reply) => return send(&mut stream, &reply).await.unwrap_or(()),
             };
-            let (replies, mut answers) = mpsc::channel(64);
+            let (replies, mut answers) = mpsc::channel(LINES);
             if calls.send(Incoming { request, replies }).await.is_err() {
                 return;
             }
-            while let Some(reply) = answers.recv().await {
-                if send(&mut stream, &reply).await.is_err() {
-                    return;
+            let mut told = false;
+            loop {
+                // Whoever follows and has left would else keep its place until something happens.
+                let read = tokio::select! {
+                    biased;
+                    reply = answers.recv() => match reply {
+                        None => break,
+                        Some(reply) if send(&mut stream, &reply).await.is_ok() => {
+                            told = true;
+                            continue;
+                        }
+                        Some(_) => return,
+                    },
+                    read = stream.read(&mut buffer), if told => read,
+                };
+                match read.map(|n| frame.feed(&buffer[..n]).map(|lines| (n, lines))) {
+                    Ok(Ok((n, lines))) if n > 0 => asked.extend(lines),
+                    _ => return,
                 }
             }
         }

@@ -14,7 +14,7 @@ use super::{How, Shared, chain, registry, sources, views, words};
 use crate::config::Places;
 use crate::decide::ask::{Ask, ProjectAsk};
 use crate::decide::board::{JournalLine, Mode};
-use crate::decide::event::{RequestId, Started};
+use crate::decide::event::{Request as Asked, RequestId, Started};
 use crate::decide::{Board, Event, publish};
 use crate::domain::{Epoch, ProjectId, RunId};
 use crate::process::{Runs, State};
@@ -52,6 +52,8 @@ pub(super) struct Ring {
     pub alarms: BTreeMap<&'static str, String>,
     pub watched: BTreeMap<ProjectId, bool>,
     pub printer: Option<super::logs::Printer>,
+    /// Projects that were closed since the start because they are off the list.
+    removed: BTreeSet<ProjectId>,
     /// Tasks that ended without being merged since the start.
     failed: BTreeSet<crate::domain::TaskId>,
     exit: bool,
@@ -73,6 +75,7 @@ impl Ring {
         }
         let id = own_id(places).map_err(|e| fail(EXIT_OTHER, e))?;
         let anchor = Anchor::of(&id_file(places)).map_err(|e| fail(EXIT_OTHER, chain(&e)))?;
+        let saved = without_removed(saved, places);
         let board = Board::load(saved.tasks, saved.ended, saved.projects, saved.paused, saved.night);
         let (sender, events) = mpsc::unbounded_channel();
         let shared = Shared {
@@ -104,6 +107,7 @@ impl Ring {
             alarms: BTreeMap::new(),
             watched: BTreeMap::new(),
             printer: None,
+            removed: BTreeSet::new(),
             failed: BTreeSet::new(),
             exit: false,
             anchors: [ours.anchor().clone(), anchor],
@@ -175,6 +179,7 @@ impl Ring {
                 return;
             }
         };
+        self.close_removed(&list);
         for entry in list {
             if self.shared.project(&entry.id).is_some() {
                 continue;
@@ -192,6 +197,9 @@ impl Ring {
                         self.shared.owner.clone(),
                     );
                     tokio::spawn(worker.run(ops));
+                    if self.removed.remove(&ctx.id) {
+                        self.ask_itself(Asked::Resume { project: Some(ctx.id.clone()) });
+                    }
                     self.shared.put_project(ctx);
                 }
                 Err(e) => {
@@ -200,6 +208,29 @@ impl Ring {
                 }
             }
         }
+    }
+
+    /// Lets go of projects that are off the list: nothing of theirs starts or is written any more. What runs may end, and
+    /// is settled when the project comes back.
+    fn close_removed(&mut self, list: &[crate::config::Project]) {
+        for ctx in self.shared.all_projects() {
+            if list.iter().any(|entry| entry.id == ctx.id) {
+                continue;
+            }
+            tracing::info!(project = %ctx.id, "it is off the list of projects, and closed");
+            self.ask_itself(Asked::Pause { project: Some(ctx.id.clone()) });
+            // Nobody waits for its last records.
+            let _ = ctx.ops.send(StateOp::Close(oneshot::channel().0));
+            self.shared.take_project(&ctx.id);
+            self.watched.remove(&ctx.id);
+            self.removed.insert(ctx.id.clone());
+        }
+    }
+
+    /// A request of the daemon's own; nobody waits for the reply.
+    fn ask_itself(&mut self, request: Asked) {
+        self.next += 1;
+        self.shared.send(Event::Request { id: RequestId(self.next), request });
     }
 
     /// Tells the board each project's approved configuration.
@@ -299,7 +330,7 @@ impl Ring {
     }
 
     /// Idle, and everything that people should see is out.
-    fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         let now = crate::host::clock::now();
         let all_read =
             self.shared.all_projects().iter().all(|c| self.board.projects.get(&c.id).is_some_and(|p| p.read));
@@ -498,4 +529,16 @@ impl Ring {
         }
         true
     }
+}
+
+/// What was saved of projects that are off the list says nothing any more, and nobody would ever read their wishes.
+fn without_removed(mut saved: crate::store::Saved, places: &Places) -> crate::store::Saved {
+    // A list that cannot be read is said when the projects are opened; it is no proof of anything.
+    if let Ok(list) = registry(places).list() {
+        let known = |id: &ProjectId| list.iter().any(|entry| entry.id == *id);
+        saved.tasks.retain(|task| known(&task.id.project));
+        saved.ended.retain(|(id, _)| known(&id.project));
+        saved.projects.retain(|(id, _)| known(id));
+    }
+    saved
 }

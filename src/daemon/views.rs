@@ -82,6 +82,7 @@ async fn status(ring: &Ring, only: Option<&ProjectId>) -> StatusView {
         night: board.night.as_ref().map(night_view),
         projects: Vec::new(),
         sources: if ring.watched.values().all(|w| *w) { "watching".into() } else { "polling".into() },
+        idle: Some(ring.is_done()),
     };
     let rows = history(&ring.shared, board.night.as_ref().map(|n| n.number)).await;
     for ctx in ring.shared.all_projects() {

@@ -199,6 +199,8 @@ pub enum Prompt {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Brief {
     pub title: String,
+    /// Which attempt this is, from 1, and how many there may be.
+    pub attempt: (u32, u32),
     pub body: String,
     pub budget: usize,
     /// Nearest first.

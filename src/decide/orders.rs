@@ -236,8 +236,10 @@ fn brief(board: &Board, task: &Task, project: &Project) -> Brief {
             (path.clone(), title, commit)
         })
         .collect();
+    let attempt = task.attempts + 1;
     Brief {
         title: task.title().to_owned(),
+        attempt: (attempt, task.plan.as_ref().map_or(attempt, |p| p.attempts.max(attempt))),
         body: task.wish.body.clone(),
         budget: project.policy.as_ref().map_or(24 << 10, |p| p.brief_budget),
         ancestors,

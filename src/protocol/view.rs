@@ -18,6 +18,9 @@ pub struct StatusView {
     pub projects: Vec<ProjectView>,
     /// How new task files are noticed: `watching` or `polling`.
     pub sources: String,
+    /// Whether nothing moves and nothing will by itself, in all projects; `None` from a daemon that does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<bool>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

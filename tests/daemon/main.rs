@@ -13,6 +13,7 @@ mod files;
 mod home;
 mod kit;
 mod processes;
+mod projects;
 #[allow(dead_code, reason = "a tool box: whether every tool is taken depends on the tests beside it")]
 mod rig;
 mod safety;

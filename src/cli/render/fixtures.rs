@@ -115,6 +115,7 @@ pub(crate) fn evening() -> StatusView {
             cycles: vec![],
         }],
         sources: "watching".into(),
+        idle: None,
     }
 }
 

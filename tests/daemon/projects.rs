@@ -1,0 +1,66 @@
+//! Projects that come and go while the daemon works, and those who look on.
+
+use crate::kit::Kit;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// A project that is taken off the list is let go by a running daemon, and keeps no later `run` waiting.
+#[test]
+fn a_removed_project_is_let_go() {
+    let kit = Kit::new();
+    kit.wish("t1", "---\ntitle: t1\nstatus: planning\n---\n\nText.\n");
+    kit.up();
+    kit.wait("it is seen", || (kit.facts("t1")["line"]["title"] == "t1").then_some(()));
+    kit.ok(&["project", "remove", "code", "--yes"]);
+    kit.wait("it is let go", || (kit.status()["projects"] == serde_json::json!([])).then_some(()));
+    kit.script_task("t1", "", &["echo t1 > t1.txt"]);
+    kit.down();
+    // Another project, whose run ends although the first one is still in the database.
+    let other = kit.root().join("second");
+    std::fs::create_dir_all(&other).unwrap();
+    kit.git(&other, &["init", "-q", "-b", "main"]);
+    kit.git(&other, &["commit", "-q", "--allow-empty", "-m", "Begin"]);
+    let there =
+        |args: &[&str]| kit.command("timeout").arg("25").arg(crate::rig::BIN).current_dir(&other).args(args).output();
+    assert!(there(&["init", "--state", kit.root().join("second-state").to_str().unwrap()]).unwrap().status.success());
+    let ran = there(&["run"]).unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{ran:?}");
+    assert_eq!(kit.on_target("t1.txt"), None);
+}
+
+/// `run` beside a daemon ends when only a person can go on.
+#[test]
+fn run_beside_a_paused_daemon_ends() {
+    let kit = Kit::new();
+    kit.up();
+    kit.ok(&["pause"]);
+    kit.script_task("t1", "", &["echo t1 > t1.txt"]);
+    kit.wait("it is seen", || (kit.facts("t1")["line"]["title"] == "t1").then_some(()));
+    kit.wait("all is quiet", || (kit.status()["idle"] == true).then_some(()));
+    let ran =
+        kit.command("timeout").arg("25").arg(crate::rig::BIN).current_dir(kit.code()).arg("run").output().unwrap();
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    kit.ok(&["resume"]);
+    kit.merged_task("t1");
+    kit.close();
+}
+
+/// Those who followed and have left take no place from others.
+#[test]
+fn followers_that_left_take_no_place() {
+    let kit = Kit::new();
+    kit.up();
+    let socket = crate::kit::find(kit.root(), &|name| name.ends_with(".sock")).pop().unwrap();
+    let ask = b"{\"v\":1,\"request\":{\"verb\":\"events\",\"project\":null,\"path\":null,\"since\":null,\"limit\":1,\"follow\":true}}\n";
+    for _ in 0..80 {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(ask).unwrap();
+        let mut bytes = [0; 4096];
+        let n = stream.read(&mut bytes).unwrap();
+        assert!(!String::from_utf8_lossy(&bytes[..n]).contains("too many"));
+    }
+    kit.ok(&["status"]);
+    kit.close();
+}
