@@ -45,7 +45,7 @@ fn requests() -> Vec<Request> {
         Request::Stop { agents: true },
         Request::Reload,
         Request::Land { project: p() },
-        Request::Diff { project: p(), patch: true },
+        Request::Diff { project: p(), path: None, patch: true },
         Request::Rescues { project: p(), path: t() },
         Request::Undo { project, path, attempt: Some(2) },
         Request::Settle,

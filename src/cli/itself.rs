@@ -22,10 +22,18 @@ pub(super) struct Completions {
 pub(super) fn completions(args: &Completions) -> Outcome {
     // The generator writes piece by piece and takes no error; a buffer does.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut definition(), "overnight", &mut script);
+    clap_complete::generate(args.shell, &mut for_people(), "overnight", &mut script);
     let mut out = std::io::stdout().lock();
     out.write_all(&script).and_then(|()| out.flush()).map_err(|e| CliError::from_output(&e))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The commands without those that the program calls itself: generators offer hidden ones too.
+fn for_people() -> clap::Command {
+    let whole = definition();
+    let bare = clap::Command::new("overnight").version(env!("CARGO_PKG_VERSION"));
+    let bare = whole.get_arguments().fold(bare, |command, arg| command.arg(arg.clone()));
+    whole.get_subcommands().filter(|one| !one.is_hide_set()).fold(bare, |command, one| command.subcommand(one.clone()))
 }
 
 pub(super) fn version(cx: &Context) -> Outcome {

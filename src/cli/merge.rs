@@ -11,8 +11,12 @@ use std::process::ExitCode;
 
 /// Arguments of `diff`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  overnight diff\n  overnight diff --patch | git apply --check")]
+#[command(
+    after_help = "Example:\n  overnight diff\n  overnight diff --patch | git apply --check\n  overnight diff rename-config --patch"
+)]
 pub(super) struct Diff {
+    /// The work of this task alone, also before it is merged.
+    task: Option<String>,
     /// The changes themselves; in a pipe nothing but them, byte for byte.
     #[arg(long)]
     patch: bool,
@@ -28,7 +32,15 @@ pub(super) struct Land {
 }
 
 pub(super) fn diff(cx: &Context, args: &Diff) -> Outcome {
-    let view = ask(cx, cx.project()?.id, args.patch)?;
+    let patch = args.patch;
+    let view = match &args.task {
+        None => ask(cx, cx.project()?.id, patch)?,
+        Some(task) => {
+            let (_, answer) = cx.on_task(task, |project, path| Request::Diff { project, path: Some(path), patch })?;
+            let Reply::Diff(view) = answer.reply else { return Err(unexpected(&answer.reply)) };
+            view
+        }
+    };
     if args.patch && !cx.json && !cx.on_terminal {
         cx.print(view.patch.as_deref().unwrap_or_default())?;
     } else {
@@ -60,7 +72,7 @@ pub(super) fn land(cx: &Context, args: &Land) -> Outcome {
 }
 
 fn ask(cx: &Context, project: ProjectId, patch: bool) -> Result<DiffView, CliError> {
-    match cx.ask(Request::Diff { project, patch })?.reply {
+    match cx.ask(Request::Diff { project, path: None, patch })?.reply {
         Reply::Diff(view) => Ok(view),
         reply => Err(unexpected(&reply)),
     }

@@ -91,7 +91,10 @@ pub(super) fn rescues(cx: &Context, task: &str) -> Outcome {
         if rescues.is_empty() {
             format!("  nothing is kept of {path}\n")
         } else {
-            render::task::rescues(&rescues, &cx.style)
+            format!(
+                "{}  overnight undo {path} --attempt N brings one back as a branch\n",
+                render::task::rescues(&rescues, &cx.style)
+            )
         }
     })?;
     Ok(ExitCode::SUCCESS)

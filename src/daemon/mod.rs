@@ -10,6 +10,7 @@ pub mod lock;
 pub mod logs;
 pub mod peer;
 pub mod project;
+mod projects;
 mod protect;
 mod records;
 mod retention;

@@ -6,15 +6,15 @@
 
 use super::hands::{self, Order};
 use super::lock::{Anchor, Ours};
-use super::project::{ProjectCtx, lock};
+use super::project::lock;
 use super::socket::Incoming;
 use super::start::{EXIT_DATA, EXIT_OTHER, LEAVE, StartError, fail, id_file, open_store, own_id};
-use super::state_worker::{StateOp, StateWorker};
-use super::{How, Shared, chain, registry, sources, views, words};
+use super::state_worker::StateOp;
+use super::{How, Shared, chain, sources, views, words};
 use crate::config::Places;
 use crate::decide::ask::{Ask, ProjectAsk};
 use crate::decide::board::{JournalLine, Mode};
-use crate::decide::event::{Request as Asked, RequestId, Started};
+use crate::decide::event::{RequestId, Started};
 use crate::decide::{Board, Event, publish};
 use crate::domain::{Epoch, ProjectId, RunId};
 use crate::process::{Runs, State};
@@ -45,7 +45,7 @@ pub(super) struct Ring {
     events: mpsc::UnboundedReceiver<Event>,
     order: Order,
     waiting: BTreeMap<RequestId, mpsc::Sender<Reply>>,
-    next: u64,
+    pub next: u64,
     followers: Vec<Follower>,
     /// Events of turns that could not be saved.
     backlog: Vec<Event>,
@@ -53,7 +53,9 @@ pub(super) struct Ring {
     pub watched: BTreeMap<ProjectId, bool>,
     pub printer: Option<super::logs::Printer>,
     /// Projects that were closed since the start because they are off the list.
-    removed: BTreeSet<ProjectId>,
+    pub removed: BTreeSet<ProjectId>,
+    /// How each project's overnight.toml looked when it was read last: when it was changed, and its length.
+    pub looked: BTreeMap<ProjectId, super::projects::Stamp>,
     /// Tasks that ended without being merged since the start.
     failed: BTreeSet<crate::domain::TaskId>,
     exit: bool,
@@ -75,7 +77,7 @@ impl Ring {
         }
         let id = own_id(places).map_err(|e| fail(EXIT_OTHER, e))?;
         let anchor = Anchor::of(&id_file(places)).map_err(|e| fail(EXIT_OTHER, chain(&e)))?;
-        let saved = without_removed(saved, places);
+        let saved = super::projects::without_removed(saved, places);
         let board = Board::load(saved.tasks, saved.ended, saved.projects, saved.paused, saved.night);
         let (sender, events) = mpsc::unbounded_channel();
         let shared = Shared {
@@ -108,6 +110,7 @@ impl Ring {
             watched: BTreeMap::new(),
             printer: None,
             removed: BTreeSet::new(),
+            looked: BTreeMap::new(),
             failed: BTreeSet::new(),
             exit: false,
             anchors: [ours.anchor().clone(), anchor],
@@ -168,111 +171,6 @@ impl Ring {
                 crate::config::Machine::default().slots
             }
         }
-    }
-
-    /// Opens projects that are registered and not open yet. One that cannot be opened is an alarm, not an end.
-    pub(super) async fn open_projects(&mut self) {
-        let list = match registry(&self.shared.places).list() {
-            Ok(list) => list,
-            Err(e) => {
-                self.alarms.insert("projects", chain(&e));
-                return;
-            }
-        };
-        self.close_removed(&list);
-        for entry in list {
-            if self.shared.project(&entry.id).is_some() {
-                continue;
-            }
-            match ProjectCtx::open(&self.shared.places, &entry).await {
-                Ok((ctx, ops)) => {
-                    let ctx = Arc::new(ctx);
-                    if let Err(e) = ctx.load_policy(&self.shared.places) {
-                        tracing::error!(project = %ctx.id, "{}", chain(&e));
-                    }
-                    let worker = StateWorker::new(
-                        ctx.clone(),
-                        self.shared.events.clone(),
-                        self.shared.id.clone(),
-                        self.shared.owner.clone(),
-                    );
-                    tokio::spawn(worker.run(ops));
-                    if self.removed.remove(&ctx.id) {
-                        self.ask_itself(Asked::Resume { project: Some(ctx.id.clone()) });
-                    }
-                    self.shared.put_project(ctx);
-                }
-                Err(e) => {
-                    tracing::error!(project = %entry.id, "it cannot be opened: {}", chain(&e));
-                    self.alarms.insert("project", format!("project {} cannot be opened: {}", entry.id, chain(&e)));
-                }
-            }
-        }
-    }
-
-    /// Lets go of projects that are off the list: nothing of theirs starts or is written any more. What runs may end, and
-    /// is settled when the project comes back.
-    fn close_removed(&mut self, list: &[crate::config::Project]) {
-        for ctx in self.shared.all_projects() {
-            if list.iter().any(|entry| entry.id == ctx.id) {
-                continue;
-            }
-            tracing::info!(project = %ctx.id, "it is off the list of projects, and closed");
-            self.ask_itself(Asked::Pause { project: Some(ctx.id.clone()) });
-            // Nobody waits for its last records.
-            let _ = ctx.ops.send(StateOp::Close(oneshot::channel().0));
-            self.shared.take_project(&ctx.id);
-            self.watched.remove(&ctx.id);
-            self.removed.insert(ctx.id.clone());
-        }
-    }
-
-    /// A request of the daemon's own; nobody waits for the reply.
-    fn ask_itself(&mut self, request: Asked) {
-        self.next += 1;
-        self.shared.send(Event::Request { id: RequestId(self.next), request });
-    }
-
-    /// Tells the board each project's approved configuration.
-    pub(super) fn configure(&mut self) {
-        self.alarms.remove("configuration");
-        for ctx in self.shared.all_projects() {
-            match ctx.load_policy(&self.shared.places) {
-                Ok(Some(policy)) => {
-                    self.shared.send(Event::Configured { project: ctx.id.clone(), policy: Box::new(policy) });
-                }
-                Ok(None) => tracing::warn!(project = %ctx.id, "no approved configuration: nothing is started"),
-                Err(e) => tracing::error!(project = %ctx.id, "{}", chain(&e)),
-            }
-            self.say_unapproved(&ctx);
-        }
-    }
-
-    /// A file that differs from its approved copy is said, and does not run.
-    fn say_unapproved(&mut self, ctx: &ProjectCtx) {
-        let file = ctx.code.join(crate::config::FILE);
-        let text = match std::fs::read(&file) {
-            Err(e) => format!("overnight.toml cannot be read, the last approved one stays: {e}"),
-            Ok(bytes) => match crate::config::parse(&file, &bytes) {
-                Err(e) => format!("overnight.toml is not valid, the last approved one stays: {e}"),
-                Ok(_) => {
-                    let approvals = crate::config::Approvals::new(self.shared.places.data.clone());
-                    match approvals.status(&ctx.id, &bytes) {
-                        Ok(crate::config::approve::Status::Same) => return,
-                        _ => "overnight.toml was changed and not approved; the last approved copy runs \
-                              (`overnight config approve`)"
-                            .to_owned(),
-                    }
-                }
-            },
-        };
-        tracing::warn!(project = %ctx.id, "{}", crate::domain::safe::line(&text));
-        // Several projects may have one each.
-        let all = self.alarms.entry("configuration").or_default();
-        if !all.is_empty() {
-            all.push_str("; ");
-        }
-        all.push_str(&format!("{}: {text}", ctx.id));
     }
 
     pub(super) async fn turn_until_exit(&mut self, mut incoming: mpsc::Receiver<Incoming>, how: &How) -> ExitCode {
@@ -462,6 +360,9 @@ impl Ring {
             }
             return;
         }
+        if matches!(request, Request::Status { .. }) {
+            self.look_at_configuration();
+        }
         if let Some(reply) = views::answer(self, &request).await {
             let _ = replies.try_send(reply);
             return;
@@ -529,16 +430,4 @@ impl Ring {
         }
         true
     }
-}
-
-/// What was saved of projects that are off the list says nothing any more, and nobody would ever read their wishes.
-fn without_removed(mut saved: crate::store::Saved, places: &Places) -> crate::store::Saved {
-    // A list that cannot be read is said when the projects are opened; it is no proof of anything.
-    if let Ok(list) = registry(places).list() {
-        let known = |id: &ProjectId| list.iter().any(|entry| entry.id == *id);
-        saved.tasks.retain(|task| known(&task.id.project));
-        saved.ended.retain(|(id, _)| known(&id.project));
-        saved.projects.retain(|(id, _)| known(id));
-    }
-    saved
 }

@@ -39,7 +39,8 @@ pub(super) async fn answer(ring: &Ring, request: &Request) -> Option<Reply> {
         Request::Why { project, path } => why(ring, &key(project, path)).await,
         Request::Show { project, path } => show(ring, &key(project, path)).await,
         Request::Report { project, night } => super::views::report::report(ring, project.as_ref(), *night).await,
-        Request::Diff { project, patch } => diff(ring, project, *patch).await,
+        Request::Diff { project, path: None, patch } => diff(ring, project, *patch).await,
+        Request::Diff { project, path: Some(path), patch } => task_diff(ring, &key(project, path), *patch).await,
         Request::Rescues { project, path } => match ring.shared.project(project) {
             Some(ctx) => Reply::Rescues { rescues: rescues(&ctx, path) },
             None => unknown_project(project),
@@ -52,7 +53,7 @@ pub(super) async fn answer(ring: &Ring, request: &Request) -> Option<Reply> {
 mod report;
 mod repos;
 
-use repos::{diff, rescues, undo};
+use repos::{diff, rescues, task_diff, undo};
 
 fn key(project: &ProjectId, path: &TaskPath) -> TaskId {
     TaskId { project: project.clone(), path: path.clone() }

@@ -100,9 +100,12 @@ pub enum Request {
     Land {
         project: ProjectId,
     },
-    /// What the base would gain: files with their counts, and the patch where `patch` is set.
+    /// What the base would gain, or what one task's branch holds: files with their counts, and the patch where `patch` is
+    /// set.
     Diff {
         project: ProjectId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        path: Option<TaskPath>,
         patch: bool,
     },
     /// What is kept under rescue refs for a task.

@@ -132,13 +132,22 @@ fn look_at(places: &Places, entry: &crate::config::Project) -> Vec<Finding> {
         let text = format!("{id}: no checks: nothing is tested before it is merged");
         found.push(finding(Level::Warn, text, Some("add [[checks]] to overnight.toml")));
     }
-    found.push(agent(&parsed.policy, id));
+    found.push(agent(&parsed.policy, id, &parsed.policy.agent, Level::Bad));
+    // A profile that nobody chose may be there for a task that names it.
+    for name in parsed.policy.agents.keys().filter(|name| **name != parsed.policy.agent) {
+        let one = agent(&parsed.policy, id, name, Level::Warn);
+        found
+            .extend((one.level != Level::Good && text_of(&bytes).contains(&format!("[agents.{name}]"))).then_some(one));
+    }
     found
 }
 
-/// Whether the project's default agent can be started from this environment.
-fn agent(policy: &crate::domain::policy::Policy, id: &ProjectId) -> Finding {
-    let name = &policy.agent;
+fn text_of(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+/// Whether an agent of the project can be started from this environment; `level` where it cannot.
+fn agent(policy: &crate::domain::policy::Policy, id: &ProjectId, name: &str, level: Level) -> Finding {
     let Some(profile) = policy.agents.get(name) else {
         return finding(
             Level::Bad,
@@ -157,5 +166,6 @@ fn agent(policy: &crate::domain::policy::Policy, id: &ProjectId) -> Finding {
         return finding(Level::Good, format!("{id}: agent {name} is {}", profile.bin), None);
     }
     let text = format!("{id}: agent {name} ({}) is not on PATH here", profile.bin);
-    finding(Level::Bad, text, Some("install it, or set `bin` under [agents] in overnight.toml"))
+    let mend = format!("install it, or overnight config set agents.{name}.bin PATH; then overnight restart");
+    finding(level, text, Some(&mend))
 }

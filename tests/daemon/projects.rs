@@ -64,3 +64,37 @@ fn followers_that_left_take_no_place() {
     kit.ok(&["status"]);
     kit.close();
 }
+
+/// Somebody who is asked for a review sees the work, and one that is over says where its rest is.
+#[test]
+fn the_work_of_one_task_is_shown() {
+    let kit = Kit::new();
+    kit.script_task("t1", "review: true\n", &["echo t1 > t1.txt"]);
+    kit.up();
+    kit.wait("it waits for a review", || (kit.facts("t1")["line"]["phase"] == "waiting").then_some(()));
+    assert!(kit.ok(&["diff", "t1"]).contains("t1.txt"));
+    assert!(kit.ok(&["diff", "t1", "--patch"]).contains("+t1"));
+    assert_eq!(kit.run(&["diff", "nosuch"]).code, 3);
+    kit.ok(&["abort", "t1"]);
+    kit.wait("it is over", || (kit.facts("t1")["line"]["phase"] == "ended").then_some(()));
+    let told = kit.run(&["undo", "t1", "--attempt", "9"]);
+    assert!(told.code == 3 && told.err.contains("kept is attempt 1"), "{told:?}");
+    assert!(kit.ok(&["rescues", "t1"]).contains("overnight undo t1"));
+    kit.close();
+}
+
+/// A file that was changed by hand is said by the next `status`, without anybody telling the daemon to look.
+#[test]
+fn a_changed_configuration_is_said_by_status() {
+    let kit = Kit::new();
+    kit.up();
+    assert_eq!(kit.status()["alarms"], serde_json::json!([]));
+    let good = crate::kit::read(&kit.code().join("overnight.toml"));
+    kit.write_config(&good.replace("slots = 4", "slots = 13"));
+    assert!(kit.status()["alarms"].to_string().contains("not approved"));
+    kit.write_config("slots = ");
+    assert!(kit.status()["alarms"].to_string().contains("not valid"));
+    kit.write_config(&good);
+    assert_eq!(kit.status()["alarms"], serde_json::json!([]));
+    kit.close();
+}

@@ -4,10 +4,10 @@ use super::super::chain;
 use super::super::project::ProjectCtx;
 use super::super::turn::Ring;
 use super::unknown_project;
-use crate::domain::{ProjectId, TaskPath};
+use crate::domain::{Oid, ProjectId, TaskId, TaskPath};
 use crate::git::{land, rescue};
 use crate::protocol::Reply;
-use crate::protocol::reply::ErrorKind;
+use crate::protocol::reply::{ErrorKind, Failure};
 use crate::protocol::view::{DiffView, FileLine, RescueView};
 
 pub(super) fn rescues(ctx: &ProjectCtx, path: &TaskPath) -> Vec<RescueView> {
@@ -39,7 +39,61 @@ async fn diff_of(ctx: &ProjectCtx, base: &str, into: &str, patch: bool) -> Resul
     let empty = || DiffView { base: base.to_owned(), into: into.to_owned(), files: vec![], patch: None };
     let Some(tip) = ctx.mirror.branch_tip(into).map_err(|e| words(&e))? else { return Ok(empty()) };
     let (from, tip) = land::would_land(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
-    let stat = land::diff_stat(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
+    let (files, patch) = changes(ctx, &from, &tip, patch).await?;
+    Ok(DiffView { files, patch, ..empty() })
+}
+
+/// What one task's branch holds beside what it started from.
+pub(super) async fn task_diff(ring: &Ring, task: &TaskId, patch: bool) -> Reply {
+    let Some(ctx) = ring.shared.project(&task.project) else { return unknown_project(&task.project) };
+    let branch = task.path.branch();
+    let tip = match ctx.mirror.branch_tip(&branch) {
+        Ok(Some(tip)) => tip,
+        Ok(None) if ring.board.tasks.contains_key(task) || ring.board.ended.contains_key(task) => {
+            let text = format!("{} has no branch: it has not begun, or it is over and its branch is gone", task.path);
+            return Reply::Error(Failure {
+                kind: ErrorKind::WrongState,
+                message: text,
+                hint: Some(format!("`overnight rescues {}` shows what is kept of it", task.path)),
+            });
+        }
+        Ok(None) => return super::not_found(task),
+        Err(e) => return Reply::error(ErrorKind::Failed, chain(&e)),
+    };
+    match task_diff_of(ring, &ctx, task, &tip, patch).await {
+        Ok((base, (files, patch))) => {
+            Reply::Diff(DiffView { base: base.short().to_owned(), into: branch, files, patch })
+        }
+        Err(e) => Reply::error(ErrorKind::Failed, e),
+    }
+}
+
+async fn task_diff_of(
+    ring: &Ring,
+    ctx: &ProjectCtx,
+    task: &TaskId,
+    tip: &Oid,
+    patch: bool,
+) -> Result<(Oid, Changes), String> {
+    // Where it meets the target: what was merged into its branch meanwhile is not its own.
+    let into = ctx.policy().map(|policy| policy.merge.into);
+    let met = || -> Result<Option<Oid>, Box<dyn std::error::Error>> {
+        let Some(into) = &into else { return Ok(None) };
+        let Some(target) = ctx.mirror.branch_tip(into)? else { return Ok(None) };
+        Ok(ctx.mirror.odb()?.merge_base(&target, tip)?)
+    };
+    let met = met().map_err(|e| chain(e.as_ref()))?.filter(|met| met != tip);
+    let began = ring.board.tasks.get(task).and_then(|t| Some(t.worktree.as_ref()?.base.clone()));
+    let base = met.or(began).unwrap_or_else(|| tip.clone());
+    let changes = changes(ctx, &base, tip, patch).await?;
+    Ok((base, changes))
+}
+
+type Changes = (Vec<FileLine>, Option<String>);
+
+async fn changes(ctx: &ProjectCtx, from: &Oid, tip: &Oid, patch: bool) -> Result<Changes, String> {
+    let words = |e: &dyn std::error::Error| chain(e);
+    let stat = land::diff_stat(&ctx.mirror, from, tip).await.map_err(|e| words(&e))?;
     let files = stat
         .into_iter()
         .map(|f| FileLine {
@@ -49,12 +103,12 @@ async fn diff_of(ctx: &ProjectCtx, base: &str, into: &str, patch: bool) -> Resul
         })
         .collect();
     let patch = if patch {
-        let bytes = land::diff_patch(&ctx.mirror, &from, &tip).await.map_err(|e| words(&e))?;
+        let bytes = land::diff_patch(&ctx.mirror, from, tip).await.map_err(|e| words(&e))?;
         Some(String::from_utf8_lossy(&bytes[..bytes.len().min(2 << 20)]).into_owned())
     } else {
         None
     };
-    Ok(DiffView { files, patch, ..empty() })
+    Ok((files, patch))
 }
 
 pub(super) async fn undo(ring: &Ring, project: &ProjectId, path: &TaskPath, attempt: Option<u32>) -> Reply {
@@ -65,6 +119,14 @@ pub(super) async fn undo(ring: &Ring, project: &ProjectId, path: &TaskPath, atte
     };
     let wanted = kept.iter().rev().find(|k| attempt.is_none() || number(&k.name) == attempt);
     let Some(kept) = wanted else {
+        let mut numbers: Vec<u32> = kept.iter().filter_map(|k| number(&k.name)).collect();
+        numbers.dedup();
+        if let (Some(attempt), false) = (attempt, numbers.is_empty()) {
+            let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+            let text = format!("attempt {attempt} of {path} is not kept; kept is attempt {}", numbers.join(", "));
+            let hint = Some(format!("`overnight rescues {path}` shows them"));
+            return Reply::Error(Failure { kind: ErrorKind::NotFound, message: text, hint });
+        }
         return Reply::error(ErrorKind::NotFound, format!("nothing is kept of {path}; see `overnight rescues {path}`"));
     };
     let branch = format!("overnight/undo/{}-{}", path.dotted(), kept.commit.short());
