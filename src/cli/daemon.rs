@@ -45,7 +45,13 @@ pub(super) fn detached(cx: &Context) -> ExitCode {
 
 pub(super) fn start(cx: &Context) -> Outcome {
     cx.a_persons("start")?;
-    approval::before_work(cx, cx.chosen()?.as_ref())?;
+    let here = cx.chosen()?;
+    approval::before_work(cx, here.as_ref())?;
+    if let Some(project) = &here
+        && let Some(policy) = super::queue::policy(cx, project)?
+    {
+        crate::setup::doctor::before_start(&policy).iter().for_each(|text| cx.note(&format!("{}: {text}", project.id)));
+    }
     let (pid, new) = match cx.ask_daemon(&Request::Ping)? {
         Some(Reply::Pong { pid, .. }) => (pid, false),
         Some(reply) => return Err(unexpected(&reply)),

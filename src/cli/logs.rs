@@ -31,7 +31,9 @@ const JOURNAL: u32 = 10_000;
 
 /// Arguments of `logs`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  overnight logs -f add-health-endpoint\n  overnight logs --lines 200")]
+#[command(
+    after_help = "Example:\n  overnight logs -f add-a-health-endpoint-that-returns-build-info\n  overnight logs --lines 200"
+)]
 pub(super) struct Logs {
     /// Slug or path of the task; the daemon's own log without one.
     task: Option<String>,

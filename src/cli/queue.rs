@@ -22,7 +22,7 @@ const SAME: u32 = 999;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   overnight add \"Add a /health endpoint that returns build info\"
-  overnight add \"Document the endpoints\" --after add-health-endpoint --agent codex
+  overnight add \"Document the endpoints\" --after add-a-health-endpoint-that-returns-build-info --agent codex
   overnight add \"Tidy the parser\" --body - < notes.md")]
 pub(super) struct Add {
     /// What shall be done, in a line.
@@ -186,6 +186,12 @@ fn reference(path: &TaskPath, depth: usize) -> String {
 fn check_names(cx: &Context, project: &Project, args: &Add) -> Result<(), CliError> {
     let Some(policy) = policy(cx, project)? else { return Ok(()) };
     if let Some(agent) = args.agent.as_deref().filter(|agent| !policy.agents.contains_key(*agent)) {
+        let file = project.code.join(config::FILE);
+        let now = config::read(&file).ok().and_then(|bytes| config::parse(&file, &bytes).ok());
+        if now.is_some_and(|now| now.policy.agents.contains_key(agent)) {
+            return Err(CliError::usage(format!("the agent {agent:?} of overnight.toml is not approved yet"))
+                .hint("`overnight config approve` shows what was changed and asks"));
+        }
         let names: Vec<&str> = policy.agents.keys().map(String::as_str).collect();
         return Err(CliError::usage(format!("overnight.toml has no agent {agent:?}"))
             .hint(format!("it has {}", names.join(", "))));

@@ -3,7 +3,7 @@
 use super::context::{Context, file_error, unexpected};
 use super::{Outcome, approval, render};
 use crate::config::registry::RegistryError;
-use crate::config::{self, Project};
+use crate::config::{self, Approvals, Project};
 use crate::daemon::How;
 use crate::domain::ProjectId;
 use crate::error::CliError;
@@ -226,7 +226,10 @@ fn add(cx: &Context, args: &AddProject) -> Outcome {
     }
     let project = cx.registry().add(config.name, &repo, &state).map_err(|e| registry_error(&e))?;
     cx.reload();
-    cx.show(&project, || format!("  {}   added · `overnight config approve` lets its settings run\n", project.id))?;
+    let approved = Approvals::new(&cx.places.data).approved(&project.id).ok().flatten();
+    let same = config::read(&repo.join(config::FILE)).ok().zip(approved).is_some_and(|(now, then)| now == then.bytes);
+    let next = if same { "" } else { " · `overnight config approve` lets its settings run" };
+    cx.show(&project, || format!("  {}   added{next}\n", project.id))?;
     Ok(ExitCode::SUCCESS)
 }
 

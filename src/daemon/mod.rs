@@ -5,6 +5,7 @@
 
 mod background;
 mod briefs;
+mod claims;
 mod hands;
 pub mod lock;
 pub mod logs;

@@ -146,6 +146,29 @@ fn text_of(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
+/// Whether a program can be started from this environment.
+fn is_here(bin: &str) -> bool {
+    let path = Surroundings::from_env().path;
+    let named = Path::new(bin);
+    named.is_absolute() && named.exists() || std::env::split_paths(&path).any(|folder| folder.join(bin).is_file())
+}
+
+/// What a person should know of a project before its tasks start: that its agent is not there, or that nothing is tested.
+pub fn before_start(policy: &crate::domain::policy::Policy) -> Vec<String> {
+    let mut said = Vec::new();
+    let name = &policy.agent;
+    if let Some(profile) = policy.agents.get(name)
+        && profile.kind != AgentKind::Script
+        && !is_here(&profile.bin)
+    {
+        said.push(format!("agent {name} ({}) is not on PATH here; `overnight doctor` says what to do", profile.bin));
+    }
+    if policy.checks.is_empty() {
+        said.push("no checks: what is finished is merged untested".into());
+    }
+    said
+}
+
 /// Whether an agent of the project can be started from this environment; `level` where it cannot.
 fn agent(policy: &crate::domain::policy::Policy, id: &ProjectId, name: &str, level: Level) -> Finding {
     let Some(profile) = policy.agents.get(name) else {
@@ -158,11 +181,7 @@ fn agent(policy: &crate::domain::policy::Policy, id: &ProjectId, name: &str, lev
     if profile.kind == AgentKind::Script {
         return finding(Level::Good, format!("{id}: agent {name} needs no program"), None);
     }
-    let path = Surroundings::from_env().path;
-    let named = Path::new(&profile.bin);
-    let here = named.is_absolute() && named.exists()
-        || std::env::split_paths(&path).any(|folder| folder.join(&profile.bin).is_file());
-    if here {
+    if is_here(&profile.bin) {
         return finding(Level::Good, format!("{id}: agent {name} is {}", profile.bin), None);
     }
     let text = format!("{id}: agent {name} ({}) is not on PATH here", profile.bin);

@@ -151,7 +151,14 @@ fn get(cx: &Context, args: &Key) -> Outcome {
     let now = Present::read(cx)?;
     let key = value::Path::parse(&args.key)?;
     let Some(found) = value::get(now.text()?, &key)? else {
-        let error = CliError::new(ErrorKind::NotFound, format!("{} is not set and has no default", key));
+        // A file that says it is refused for its name, or for something else.
+        let tried = value::set(now.text()?, &key, "1").ok().and_then(|t| config::parse(&now.file, t.as_bytes()).err());
+        let unknown = tried.is_some_and(|e| e.to_string().contains("unknown key"));
+        if unknown && config::parse(&now.file, &now.bytes).is_ok() {
+            let error = CliError::new(ErrorKind::NotFound, format!("{key} is an unknown key"));
+            return Err(error.hint("`overnight config show` shows the file"));
+        }
+        let error = CliError::new(ErrorKind::NotFound, format!("{key} is not set and has no default"));
         return Err(error.hint("`overnight config show` shows the file"));
     };
     cx.show(&found.json, || format!("{}\n", render::block(&found.text)))?;
