@@ -54,7 +54,7 @@ fn settle(cx: &Context, project: &Project) -> Result<(), CliError> {
     if let Err(error) = config::parse(&file, &bytes) {
         cx.note("overnight.toml was changed and is not sound:");
         error.to_string().lines().for_each(|line| cx.note(&format!("  {line}")));
-        cx.note("going on with what you approved last; mend the file (`overnight config edit`), then approve it");
+        cx.note("going on with what you approved last; mend the file, then `overnight config approve`");
         return Ok(());
     }
     if cx.at_terminal {

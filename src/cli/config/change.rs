@@ -85,7 +85,11 @@ fn nothing_waits(now: &Present) -> Result<(), CliError> {
         Status::Changed { .. } => "overnight.toml holds changes that you have not approved",
         Status::Never => "this overnight.toml was never approved",
     };
-    Err(CliError::new(ErrorKind::WrongState, what).hint("`overnight config approve` first: it shows them and asks"))
+    let hint = match config::parse(&now.file, &now.bytes) {
+        Ok(_) => "`overnight config approve` first: it shows them and asks",
+        Err(_) => "mend the file first (`overnight config check` says what is wrong), then `overnight config approve`",
+    };
+    Err(CliError::new(ErrorKind::WrongState, what).hint(hint))
 }
 
 fn replace(cx: &Context, now: &Present, bytes: &[u8]) -> Outcome {
