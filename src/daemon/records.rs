@@ -86,8 +86,10 @@ pub(super) fn changes(
     let path = state_path(&task.path);
     let before = bytes_at(state, tip, &path).and_then(|bytes| state_file::read(&bytes).ok());
     // A record that was sent again after a failure may come behind a newer one, or a conclusion: that stays. A conclusion
-    // stands under its claim, so it is never behind anything.
-    if record.outcome.is_none() && before.as_ref().is_some_and(|doc| doc.epoch > epoch) {
+    // stands under its claim, so it is never behind anything. A later claim comes first, whoever's: epochs begin anew with
+    // another data folder.
+    let behind = |doc: &StateDoc| (doc.claimed, doc.epoch) > (record.started, epoch);
+    if record.outcome.is_none() && before.as_ref().is_some_and(behind) {
         return vec![];
     }
     let mut doc = before.unwrap_or_else(|| StateDoc::new(record.status));
