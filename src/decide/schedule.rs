@@ -461,8 +461,14 @@ fn resume_held(board: &mut Board, counts: &mut Counts, now: Now) {
             continue;
         }
         mark_trial(board, &id.project, &plan.profile_name);
+        // What it was held for may have been mended in the configuration.
+        let policy = board.projects.get(&id.project).and_then(|p| p.policy.as_ref());
+        let profile = policy.and_then(|p| p.agents.get(&plan.profile_name)).cloned();
         if let Some(task) = board.task_mut(&id) {
             task.not_before = None;
+            if let (Some(plan), Some(profile)) = (&mut task.plan, profile) {
+                plan.profile = profile;
+            }
             counts.add(task);
         }
         super::publish::night_begins(board, now);

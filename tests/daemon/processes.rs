@@ -315,6 +315,22 @@ fn a_missing_agent_holds_its_tasks_and_spends_nothing() {
     rig.end_checks();
 }
 
+/// The same, mended where the message says: in the configuration. A task that was claimed before takes it up.
+#[test]
+fn an_agent_that_is_mended_in_the_configuration_goes_on() {
+    let rig = rig_of(&[("gone", "cat >/dev/null; echo x > \"$OVERNIGHT_TASK.txt\"; echo finished")], "");
+    let away = rig.bin().join("elsewhere");
+    std::fs::rename(rig.bin().join("gone"), &away).unwrap();
+    rig.agent_task("t1", "gone");
+    let _daemon = rig.start();
+    rig.until("t1 is held", SOON, |s| lines_of(s).iter().any(|l| text(&l["why"]).contains("waits for agent gone")));
+    rig.ok(&["config", "set", "agents.gone.bin", away.to_str().unwrap()]);
+    rig.remember();
+    rig.ok(&["resume"]);
+    rig.until_word("t1", "completed", SOON);
+    rig.end_checks();
+}
+
 /// B12: an agent that falls silent is stopped as stalled; one that is held by its provider is not touched.
 #[test]
 fn silence_is_stopped_as_stalled() {
