@@ -308,10 +308,12 @@ impl Job {
         parent: &Oid,
         what: &str,
     ) -> Result<(), RescueError> {
-        let changed = state.changed.iter().map(|e| &e.path).chain(&state.unmerged);
+        // What is tracked below a folder of dependencies is the project's own.
+        let changed = state.changed.iter().map(|e| &e.path).chain(&state.unmerged).map(|path| (path, true));
+        let untracked = state.untracked.iter().map(|path| (path, false));
         let mut paths: Vec<Vec<u8>> = Vec::new();
-        for path in changed.chain(&state.untracked).filter(|p| !p.ends_with(b"/")) {
-            match self.sort_out(folder, path)? {
+        for (path, tracked) in changed.chain(untracked).filter(|(p, _)| !p.ends_with(b"/")) {
+            match self.sort_out(folder, path, tracked)? {
                 None => paths.push(path.clone()),
                 Some(left) => self.not_kept.push(left),
             }
@@ -365,7 +367,7 @@ impl Job {
     }
 
     /// What is not put into a commit even here; a huge file is linked aside.
-    fn sort_out(&mut self, folder: &Path, path: &[u8]) -> Result<Option<LeftOut>, RescueError> {
+    fn sort_out(&mut self, folder: &Path, path: &[u8], tracked: bool) -> Result<Option<LeftOut>, RescueError> {
         let place = folder.join(OsStr::from_bytes(path));
         let left = |why| Ok(Some(LeftOut { path: path.to_vec(), why }));
         match place.symlink_metadata() {
@@ -377,7 +379,7 @@ impl Job {
                 left(Why::Large { size: m.len() })
             }
             Ok(m) if !(m.is_file() || m.is_symlink() || m.is_dir()) => left(Why::Special),
-            _ if collect::in_dependencies(path) => left(Why::Dependencies),
+            _ if !tracked && collect::in_dependencies(path) => left(Why::Dependencies),
             _ => Ok(None),
         }
     }

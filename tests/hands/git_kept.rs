@@ -6,6 +6,7 @@ use overnight::domain::Oid;
 use overnight::git::deliver::{Delivered, deliver};
 use overnight::git::mirror::Mirror;
 use overnight::git::pool::{Lease, PoolError};
+use overnight::git::rescue::rescue;
 use overnight::git::worktree::{integration, remove_integration};
 use std::path::Path;
 
@@ -194,4 +195,22 @@ async fn a_worktree_for_checks_is_removed_with_its_registration_and_nothing_else
     }
     assert!(other.join("f").exists());
     integration(&r.mirror, &place, &r.base).await.unwrap();
+}
+
+/// A project may keep its dependencies in git: what was changed in them is work like any other.
+#[tokio::test]
+async fn changes_of_tracked_dependencies_are_kept() {
+    let r = rig().await;
+    write(&r.code.join("node_modules/lib/index.js"), "one\n");
+    git(&r.code, &["add", "-f", "node_modules"]);
+    let base = commit_all(&r.code, "vendored");
+    r.mirror.refresh().await.unwrap();
+    let lease = r.pool.take(&task("t1").branch(), &base).await.unwrap();
+    write(&lease.path().join("node_modules/lib/index.js"), "patched\n");
+    write(&lease.path().join("node_modules/other/index.js"), "installed\n");
+    let kept = rescue(&lease, &task("t1"), 1, None).await.unwrap();
+    let commit = kept.refs().last().unwrap().1.clone();
+    let show = |path: &str| try_git(r.mirror.git_dir(), &["show", &format!("{commit}:{path}")]);
+    assert_eq!(show("node_modules/lib/index.js").1.trim(), "patched");
+    assert!(!show("node_modules/other/index.js").0);
 }

@@ -111,13 +111,26 @@ async fn changes(ctx: &ProjectCtx, from: &Oid, tip: &Oid, patch: bool) -> Result
     Ok((files, patch))
 }
 
+/// The attempt of a rescue ref, and how much of it the ref holds: what was left uncommitted stands on top of its branch, and
+/// other commits and repositories inside are only parts.
+fn place(path: &TaskPath, name: &str) -> Option<(u32, u8)> {
+    let (_, rest) = name.split_once(&format!("/{}/", path.dotted()))?;
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let what = rest[end..].split('.').next().unwrap_or_default();
+    let rank = match what {
+        "-left" => 2,
+        "" => 1,
+        _ => 0,
+    };
+    Some((rest[..end].parse().ok()?, rank))
+}
+
 pub(super) async fn undo(ring: &Ring, project: &ProjectId, path: &TaskPath, attempt: Option<u32>) -> Reply {
     let Some(ctx) = ring.shared.project(project) else { return unknown_project(project) };
     let kept = rescue::rescues(&ctx.mirror, path).unwrap_or_default();
-    let number = |name: &str| {
-        name.rsplit('/').next().and_then(|n| n.split(['-', '.']).next()).and_then(|n| n.parse::<u32>().ok())
-    };
-    let wanted = kept.iter().rev().find(|k| attempt.is_none() || number(&k.name) == attempt);
+    let number = |name: &str| place(path, name).map(|(number, _)| number);
+    let fits = |k: &&rescue::Kept| attempt.is_none() || number(&k.name) == attempt;
+    let wanted = kept.iter().filter(fits).max_by_key(|k| place(path, &k.name));
     let Some(kept) = wanted else {
         let mut numbers: Vec<u32> = kept.iter().filter_map(|k| number(&k.name)).collect();
         numbers.dedup();
@@ -136,5 +149,26 @@ pub(super) async fn undo(ring: &Ring, project: &ProjectId, path: &TaskPath, atte
         }
         Ok(other) => Reply::error(ErrorKind::Failed, format!("branch {branch} could not be made: {other}")),
         Err(e) => Reply::error(ErrorKind::Failed, chain(&e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_attempt_is_brought_back_whole() {
+        let path = TaskPath::parse("a/b").unwrap();
+        let mut names = [
+            "refs/overnight/rescue/a.b/9-left",
+            "refs/overnight/rescue/a.b/10",
+            "refs/overnight/rescue/a.b/10-left.2",
+            "refs/overnight/rescue/a.b/10-other",
+            "refs/overnight/rescue/a.b/10-nested-1/heads/main",
+        ];
+        names.sort_by_key(|name| place(&path, name));
+        assert_eq!(names.last(), Some(&"refs/overnight/rescue/a.b/10-left.2"));
+        assert_eq!(place(&path, "refs/overnight/rescue/a.b/10-nested-1/heads/main"), Some((10, 0)));
+        assert_eq!(place(&path, "refs/overnight/rescue/other/1"), None);
     }
 }
