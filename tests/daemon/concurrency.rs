@@ -507,7 +507,7 @@ fn without_inotify_the_daemon_polls_and_says_so() {
         return;
     }
     rig.task("t1", &["echo x > t1.txt"]);
-    let _daemon = rig.start_under(&["unshare", "-Ur", enter.to_str().unwrap()]);
+    let mut daemon = rig.start_under(&["unshare", "-Ur", enter.to_str().unwrap()]);
     rig.until_word("t1", "completed", SOON);
     assert_eq!(text(&rig.status()["sources"]), "polling");
     rig.task("t2", &["echo x > t2.txt"]);
@@ -515,5 +515,8 @@ fn without_inotify_the_daemon_polls_and_says_so() {
     let log = rig.log();
     let told = log.matches("max_user_instances").count();
     assert_eq!(told, 1, "{log}");
+    // From in there it cannot look into us, and who cannot be looked into may not tell it to stop.
+    daemon.signal("TERM");
+    daemon.ended();
     rig.end_checks();
 }
