@@ -4,7 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "processes of others end without telling us")]
 
 use super::folder::{Folder, open};
-use super::folder_update::{Record, There, random, remove, replace};
+use super::folder_update::{OVER, Record, There, beside, random, remove, replace};
 use super::state_repo::{Doing as _, Result, StateError, to_gix};
 use super::state_tree::{Differs, tree_diff, tree_of};
 use std::ffi::OsStr;
@@ -26,6 +26,8 @@ impl Folder {
             remove(&self.record)?;
             return Ok(true);
         };
+        // A git of the daemon before us that has not yet begun finds no place for its lock, and writes nothing.
+        let _ = std::fs::rename(&record.work, beside(&record.work, OVER));
         if !self.lock_is(&record) {
             // A person removed the lock by hand, or it was never made.
             record.token = format!("overnight {:016x}{:016x}", random(), random());
@@ -35,7 +37,6 @@ impl Folder {
             if !self.lock(&record, true)? {
                 return Ok(false);
             }
-            remove(&record.copy)?;
         }
         self.outlive(&record).await;
         let status = self.status(None)?;
@@ -57,12 +58,12 @@ impl Folder {
         Ok(true)
     }
 
-    /// Waits for a git that outlived the daemon which started it: it would write on while we take back. It is known by
-    /// the copy of the index, whose name is in its environment and nobody else's; after the limit it is ended.
+    /// Waits for a git that outlived the daemon which started it and had begun: it would write on while we take back. It
+    /// is known by the copy of the index, whose name is in its environment and nobody else's; after the limit it is ended.
     async fn outlive(&self, record: &Record) {
         let start = std::time::Instant::now();
         loop {
-            let left = gits_with(&record.copy);
+            let left = gits_with(record);
             if left.is_empty() {
                 return;
             }
@@ -129,8 +130,8 @@ fn index_is_new(repo: &gix::Repository, changes: &[Differs]) -> Result<bool> {
 
 /// Processes that work on this copy of the index.
 #[cfg(target_os = "linux")]
-fn gits_with(copy: &std::path::Path) -> Vec<i32> {
-    let wanted = [b"GIT_INDEX_FILE=", copy.as_os_str().as_bytes()].concat();
+fn gits_with(record: &Record) -> Vec<i32> {
+    let wanted = [b"GIT_INDEX_FILE=", record.copy().as_os_str().as_bytes()].concat();
     let pid_of = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
     let works_on = |pid: &i32| {
         let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -142,9 +143,8 @@ fn gits_with(copy: &std::path::Path) -> Vec<i32> {
 
 /// Where no environment can be read, the lock that such a git holds is taken for it while it is young.
 #[cfg(not(target_os = "linux"))]
-fn gits_with(copy: &std::path::Path) -> Vec<i32> {
-    let mut lock = copy.as_os_str().to_owned();
-    lock.push(".lock");
+fn gits_with(record: &Record) -> Vec<i32> {
+    let lock = beside(&record.work, OVER).join("index.lock");
     let age = std::fs::metadata(lock).and_then(|stat| stat.modified()).ok().and_then(|at| at.elapsed().ok());
     // 0 would be our own group to `kill`; no pid is above this one.
     if age.is_some_and(|age| age < ORPHAN_LIMIT) { vec![i32::MAX] } else { Vec::new() }

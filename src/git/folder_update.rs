@@ -27,6 +27,9 @@ use std::path::{Path, PathBuf};
 /// Commits looked through to find that an imported file went into the state repo.
 const HISTORY_LIMIT: usize = 2000;
 
+/// The end of the name that an update's folder gets when the update is over and its daemon gone.
+pub(super) const OVER: &str = ".over";
+
 /// Larger files are not compared with what is new.
 const LOOK_LIMIT: u64 = 64 * 1024 * 1024;
 
@@ -98,8 +101,15 @@ pub(super) struct Record {
     pub(super) from: Oid,
     pub(super) old: Oid,
     pub(super) new: Oid,
+    /// A folder of this update alone, for the copy of the index: a git of ours that comes late finds it gone.
+    pub(super) work: PathBuf,
+}
+
+impl Record {
     /// The copy of the index.
-    pub(super) copy: PathBuf,
+    pub(super) fn copy(&self) -> PathBuf {
+        self.work.join("index")
+    }
 }
 
 impl Folder {
@@ -121,7 +131,7 @@ impl Folder {
             from: self.start_tree(&old, &imported)?,
             old,
             new: new.clone(),
-            copy: self.git_dir.join(format!("overnight-index-{:016x}", random())),
+            work: self.git_dir.join(format!("overnight-update-{:016x}", random())),
         };
         if !self.lock(&record, state.durable)? {
             remove(&self.record)?;
@@ -193,12 +203,14 @@ impl Folder {
         if let Some(what) = status.busy {
             return alone(LeftAlone::Busy(what));
         }
-        copy_with_times(&self.git_dir.join("index"), &record.copy)?;
+        let made = std::fs::create_dir(&record.work);
+        made.map_err(|source| StateError::Io { what: "make a folder", at: record.work.clone(), source })?;
+        copy_with_times(&self.git_dir.join("index"), &record.copy())?;
         let plan = self.plan(record, imported)?;
         if !plan.clash.is_empty() {
             return alone(LeftAlone::Clash(plan.clash));
         }
-        let git = || Git::at(&self.at).env("GIT_INDEX_FILE", &record.copy);
+        let git = || Git::at(&self.at).env("GIT_INDEX_FILE", record.copy());
         if !plan.index_info.is_empty() {
             git().args(["update-index", "-z", "--index-info"]).stdin(plan.index_info).run().await?;
         }
@@ -215,7 +227,7 @@ impl Folder {
             Err(GitError::Failed { .. }) => return alone(LeftAlone::Clash(Vec::new())),
             Err(e) => return Err(e.into()),
         }
-        self.rename(&record.copy, &self.git_dir.join("index"))?;
+        self.rename(&record.copy(), &self.git_dir.join("index"))?;
         self.move_head(record).await
     }
 
@@ -231,7 +243,7 @@ impl Folder {
     /// What has to be put into the copy of the index first, and where a person's edits are in the way.
     fn plan(&self, record: &Record, imported: &BTreeMap<Vec<u8>, Oid>) -> Result<Plan> {
         let repo = open(&self.at)?;
-        let index = read_index(&repo, &record.copy)?;
+        let index = read_index(&repo, &record.copy())?;
         let (from, new) = (to_gix(&record.from)?, tree_of(&repo, &record.new)?);
         let mut plan = Plan::default();
         for path in imported.keys() {
@@ -268,7 +280,7 @@ impl Folder {
     /// Paths that are to change and that a person has changed too, in the index or on disk.
     fn edited(&self, record: &Record) -> Result<Vec<Vec<u8>>> {
         let repo = open(&self.at)?;
-        let index = read_index(&repo, &record.copy)?;
+        let index = read_index(&repo, &record.copy())?;
         let (from, new) = (to_gix(&record.from)?, tree_of(&repo, &record.new)?);
         let mut edited = Vec::new();
         for Differs { path, old, new } in tree_diff(&repo, Some(from), Some(new))? {
@@ -308,7 +320,7 @@ impl Folder {
         replace(&self.record, &json, sync)?;
         let at = self.git_dir.join("index.lock");
         // Made whole and then linked: a kill never leaves a lock of ours without its token.
-        let whole = beside(&record.copy, ".token");
+        let whole = beside(&record.work, ".token");
         let made = std::fs::write(&whole, format!("{}\n", record.token)).and_then(|()| std::fs::hard_link(&whole, &at));
         remove(&whole)?;
         match made {
@@ -320,8 +332,14 @@ impl Folder {
 
     /// Removes the lock, if it is ours, and all that belongs to it.
     pub(super) fn unlock(&self, record: &Record) -> Result<()> {
-        for end in ["", ".lock", ".token"] {
-            remove(&beside(&record.copy, end))?;
+        remove(&beside(&record.work, ".token"))?;
+        for folder in [record.work.clone(), beside(&record.work, OVER)] {
+            match std::fs::remove_dir_all(&folder) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StateError::Io { what: "remove", at: folder, source });
+                }
+                _ => {}
+            }
         }
         let lock = self.git_dir.join("index.lock");
         if self.lock_is(record) {
