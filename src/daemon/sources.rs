@@ -145,13 +145,15 @@ impl Touched {
     /// What to look at. New folders are watched from now on, and looked at as a whole: a file that was written right
     /// after its folder was made loses its event.
     fn op(self, folder: &Path, mut watcher: Option<&mut notify::RecommendedWatcher>) -> Option<StateOp> {
+        let mut watch = |place: &Path| {
+            if let Some(watcher) = &mut watcher {
+                // Watching twice is no second watch; one that cannot be had is covered by the poll.
+                let _ = watcher.watch(place, RecursiveMode::NonRecursive);
+            }
+        };
         let tasks = folder.join("tasks");
         if self.lost || self.paths.contains(&tasks) {
-            for place in folders_below(&tasks) {
-                if let Some(watcher) = &mut watcher {
-                    let _ = watcher.watch(&place, RecursiveMode::NonRecursive);
-                }
-            }
+            folders_below(&tasks).iter().for_each(|place| watch(place));
             return Some(StateOp::Look { whole: false });
         }
         let mut files = BTreeSet::new();
@@ -162,10 +164,7 @@ impl Touched {
                 let mut below = folders_below(&path);
                 below.push(path);
                 for place in below {
-                    if let Some(watcher) = &mut watcher {
-                        // Watching twice is no second watch; one that cannot be had is covered by the poll.
-                        let _ = watcher.watch(&place, RecursiveMode::NonRecursive);
-                    }
+                    watch(&place);
                     files.extend(from_top(folder, &place.join(WISH)));
                 }
             } else if path.starts_with(&tasks) && path.file_name().is_some_and(|name| name == WISH) {

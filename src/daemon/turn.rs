@@ -61,7 +61,8 @@ pub(super) struct Ring {
     exit: bool,
     /// What must stay in place: our lock, and a file of our data folder.
     anchors: [Anchor; 2],
-    /// The machine's start in which the board was saved last.
+    /// The machine's present start, and the one in which the board was saved last.
+    boot: String,
     saved_boot: Option<String>,
 }
 
@@ -114,13 +115,13 @@ impl Ring {
             failed: BTreeSet::new(),
             exit: false,
             anchors: [ours.anchor().clone(), anchor],
+            boot: crate::host::clock::boot_id().unwrap_or_default(),
             saved_boot: saved.boot_id,
         })
     }
 
     /// Looks around, then lets the board begin: inventory, adoption, and only then anything new.
     pub(super) async fn begin(&mut self, _how: &How) -> Result<(), StartError> {
-        let boot = crate::host::clock::boot_id().unwrap_or_default();
         let runs = self.shared.runs.clone();
         let inventory = tokio::task::spawn_blocking(move || runs.inventory()).await;
         let inventory = inventory
@@ -140,7 +141,7 @@ impl Ring {
         let slots = self.machine_slots();
         let started = Started { same_boot, only_serve: false, runs: open, slots, used };
         self.process(vec![Event::Started(started)]).await;
-        if !same_boot && let Err(e) = self.shared.store.save_boot(&boot, &self.board).await {
+        if !same_boot && let Err(e) = self.shared.store.save_boot(&self.boot, &self.board).await {
             return Err(fail(EXIT_DATA, chain(&e)));
         }
         self.configure();
@@ -155,13 +156,12 @@ impl Ring {
         Ok(())
     }
 
-    /// Agents at once over all projects. A setting that cannot be read is an alarm, and the default holds.
     /// Whether the machine still runs as when the board was saved.
     pub(super) fn is_same_boot(&self) -> bool {
-        let boot = crate::host::clock::boot_id().unwrap_or_default();
-        self.saved_boot.as_deref() == Some(boot.as_str())
+        self.saved_boot.as_deref() == Some(self.boot.as_str())
     }
 
+    /// Agents at once over all projects. A setting that cannot be read is an alarm, and the default holds.
     fn machine_slots(&mut self) -> u32 {
         match crate::config::Machine::load(&self.shared.places) {
             Ok(machine) => machine.slots,

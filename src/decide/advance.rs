@@ -40,7 +40,8 @@ pub(super) fn enter(board: &mut Board, id: &TaskId, phase: Phase, why: &str, now
     // place, its tree and its session.
     let starts = phase.child().is_some() && !matches!(phase, Phase::Stopping { .. });
     if let (true, Some(Mode::Stopping | Mode::Serving), Some(child)) = (starts, board.mode, phase.child()) {
-        return enter(board, id, Phase::Backoff { again: child.again() }, "the daemon is stopping", now);
+        let why = if board.mode == Some(Mode::Serving) { "no daemon is running" } else { "the daemon is stopping" };
+        return enter(board, id, Phase::Backoff { again: child.again() }, why, now);
     }
     // Background steps run beside the work and end with it, wherever that stops.
     if !phase.holds_slot() {

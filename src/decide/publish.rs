@@ -6,7 +6,7 @@ use super::board::{Board, Mode, Night, Target};
 use super::event::SideAnswer;
 use super::facts::Told;
 use super::{explain, orders};
-use crate::domain::phase::Phase;
+use crate::domain::phase::{Again, Phase};
 use crate::domain::{Epoch, Now, ProjectId, TaskId};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -202,33 +202,18 @@ pub fn is_idle(board: &Board, now: Now) -> bool {
     if busy_project {
         return false;
     }
-    board.tasks.values().all(|t| match &t.phase {
-        Phase::Backoff { again: crate::domain::phase::Again::Run } => explain::held_for_good(board, t),
-        // It waits for the target, which only a person can help.
-        Phase::MergeQueued | Phase::Backoff { again: crate::domain::phase::Again::Prepare }
-            if board.projects.get(&t.id.project).is_some_and(|p| stuck(p, &t.phase)) =>
-        {
-            t.publishing.is_none()
-        }
-        Phase::Queued => match super::schedule::gate(board, t, &counts, now) {
-            Ok(_) => false,
+    board.tasks.values().all(|t| {
+        let waits_for_target = matches!(t.phase, Phase::MergeQueued | Phase::Backoff { again: Again::Prepare });
+        if t.phase == (Phase::Backoff { again: Again::Run }) {
+            explain::held_for_good(board, t)
+        } else if t.phase == Phase::Queued {
             // A target that was never looked at will be, for a task that could start.
-            Err(hold) => !hold.passes(),
-        },
-        Phase::Waiting { .. } | Phase::Ended => t.publishing.is_none(),
-        Phase::Claiming
-        | Phase::Preparing
-        | Phase::Briefing
-        | Phase::Before { .. }
-        | Phase::Running
-        | Phase::Stopping { .. }
-        | Phase::Collecting { .. }
-        | Phase::Checking { .. }
-        | Phase::After { .. }
-        | Phase::MergeQueued
-        | Phase::Merging { .. }
-        | Phase::Backoff { .. }
-        | Phase::Finally { .. }
-        | Phase::Cleaning { .. } => false,
+            super::schedule::gate(board, t, &counts, now).is_err_and(|hold| !hold.passes())
+        } else if waits_for_target && board.projects.get(&t.id.project).is_some_and(|p| stuck(p, &t.phase)) {
+            // Only a person can help the target.
+            t.publishing.is_none()
+        } else {
+            !t.phase.is_active() && t.publishing.is_none()
+        }
     })
 }
