@@ -395,6 +395,7 @@ fn exits() -> impl Strategy<Value = Exit> {
         (1..32).prop_map(|signal| Exit::Signalled { signal }),
         Just(Exit::DeadMan),
         Just(Exit::Lost),
+        Just(Exit::NeverStarted { why: "x".into() }),
         ".{0,3000}".prop_map(|error| Exit::SpawnFailed { error }),
     ]
 }

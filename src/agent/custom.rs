@@ -154,7 +154,14 @@ impl Custom {
             (Exit::Exited { code: 0 }, None) => Verdict::Finished,
             (Exit::Exited { code }, None) => failure::classify(&shared.err.get())
                 .unwrap_or_else(|| Verdict::Failed { message: shared.failure(&format!("exit status {code}"), end) }),
-            (Exit::Signalled { .. } | Exit::SpawnFailed { .. } | Exit::DeadMan | Exit::Lost, _) => shared.untold(end),
+            (
+                Exit::Signalled { .. }
+                | Exit::SpawnFailed { .. }
+                | Exit::NeverStarted { .. }
+                | Exit::DeadMan
+                | Exit::Lost,
+                _,
+            ) => shared.untold(end),
         };
         Ended { verdict, usage: self.usage, session_total: None, asks: question::asks(&text) }
     }

@@ -205,6 +205,7 @@ impl Shared {
         let why = match &end.exit {
             Exit::SpawnFailed { error } => return Verdict::SpawnFailed { message: clip::event(error) },
             Exit::DeadMan => return Verdict::Stopped,
+            Exit::NeverStarted { why } => format!("could not begin: {why}"),
             Exit::Lost => "its end was not recorded: its shim is gone too".to_owned(),
             Exit::Signalled { signal } => format!("ended by signal {signal} without a result"),
             Exit::Exited { code } => {
@@ -233,7 +234,7 @@ impl Shared {
         match end.exit {
             Exit::Exited { code } => code != 0,
             Exit::Signalled { .. } => true,
-            Exit::SpawnFailed { .. } | Exit::DeadMan | Exit::Lost => false,
+            Exit::SpawnFailed { .. } | Exit::NeverStarted { .. } | Exit::DeadMan | Exit::Lost => false,
         }
     }
 

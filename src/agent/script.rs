@@ -55,7 +55,11 @@ impl Script {
         let verdict = match &end.exit {
             Exit::Exited { code: 0 } => Verdict::Finished,
             Exit::Exited { code } => Verdict::Failed { message: shared.failure(&format!("exit status {code}"), end) },
-            Exit::Signalled { .. } | Exit::SpawnFailed { .. } | Exit::DeadMan | Exit::Lost => shared.untold(end),
+            Exit::Signalled { .. }
+            | Exit::SpawnFailed { .. }
+            | Exit::NeverStarted { .. }
+            | Exit::DeadMan
+            | Exit::Lost => shared.untold(end),
         };
         let usage = Usage { cost: Some(0.0), turns: 1, known: true, ..Usage::default() };
         Ended { verdict, usage, session_total: None, asks: question::marked(&shared.text.get()) }

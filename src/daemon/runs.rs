@@ -86,7 +86,7 @@ enum NotStarted {
 impl NotStarted {
     /// The run's end, as if it had been one.
     fn told(self, run: &RunId) -> (RunEnd, Option<AgentReport>) {
-        let (exit, tail, agent) = match self {
+        let (exit, agent) = match self {
             Self::Unfit(verdict) => {
                 let error = verdict.message().unwrap_or_else(|| verdict.word()).to_owned();
                 let agent = AgentReport {
@@ -97,14 +97,14 @@ impl NotStarted {
                     usage: Usage::default(),
                     session_total: None,
                 };
-                (Exit::SpawnFailed { error }, String::new(), Some(agent))
+                (Exit::SpawnFailed { error }, Some(agent))
             }
             Self::World(why) => {
                 tracing::error!(%run, "it could not begin: {}", crate::domain::safe::line(&why));
-                (Exit::Lost, why, None)
+                (Exit::NeverStarted { why }, None)
             }
         };
-        (RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail, bytes: 0, cut: 0 }, agent)
+        (RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail: String::new(), bytes: 0, cut: 0 }, agent)
     }
 }
 

@@ -57,6 +57,9 @@ pub(super) fn run_ended(
         Some(StopCause::WallLimit | StopCause::NoProgress | StopCause::NoFirstEvent | StopCause::AfterResult)
         | None => {}
     }
+    if let (Exit::NeverStarted { why }, false) = (&end.exit, matches!(child, Child::Finally { .. })) {
+        return super::verdicts::never_started(board, id, child, why, now);
+    }
     match child {
         Child::Agent => super::verdicts::agent_ended(board, id, &end, agent, cause, now),
         Child::Before { n } => step_ended(board, id, child, n, &end, timed_out, now),

@@ -230,6 +230,9 @@ fn backoff(board: &Board, task: &Task, again: Again, now: Now) -> String {
                     );
                     format!("in progress: waits for agent {name} ({}) {left}; no attempt is spent.", h.why)
                 }
+                None if task.not_before.is_some() => {
+                    format!("in progress: it could not begin and is tried again{wait}.")
+                }
                 None => format!("in progress: goes on with {name} as soon as a slot is free."),
             }
         }

@@ -338,6 +338,12 @@ fn check_ended(board: &mut Board, id: &ProjectId, epoch: Epoch, end: &RunEnd, no
         board.project_mut(id).check = None;
         return;
     };
+    if let Exit::NeverStarted { why } = &end.exit {
+        // It says nothing of the tree; whatever kept it from beginning is given time to pass.
+        let text = format!("check {} could not begin ({})", one.name, last_lines(why, 1));
+        board.project_mut(id).check = None;
+        return block(board, id, Reason::new(ReasonClass::Infra, text), now);
+    }
     let lost = check.stop.is_none() && was_cut_off(&end.exit, check.tries);
     if lost && check.tries < CHECK_TRIES {
         return start_check(board, id, check.purpose, check.commit, check.tree, check.n, check.tries + 1, now);

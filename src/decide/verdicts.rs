@@ -5,7 +5,7 @@ use super::ask::NoticeKind;
 use super::board::{Board, ProfileHold};
 use super::event::Work;
 use crate::domain::chain::was_cut_off;
-use crate::domain::phase::{Again, Phase, StopCause, Then, WaitFor};
+use crate::domain::phase::{Again, Child, Phase, StopCause, Then, WaitFor};
 use crate::domain::status::{AttemptEnd, Outcome, Reason, ReasonClass};
 use crate::domain::verdict::{AgentReport, Exit, Fault, RunEnd, Verdict};
 use crate::domain::{Now, ProjectId, TaskId, Wall, time};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Runs in a row that were lost or went nowhere for no fault of the task, before it is charged all the same.
 const LOST_MAX: u32 = 5;
 /// Runs in a row that could not even begin: with their pauses that is most of a night.
-const UNBEGUN_MAX: u32 = 40;
+const NEVER_STARTED_MAX: u32 = 40;
 /// After a run that could not begin, and longer each time, up to a limit.
 const PAUSE: Duration = Duration::from_secs(3);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
@@ -108,9 +108,11 @@ fn plain_verdict(end: &RunEnd) -> Verdict {
     match &end.exit {
         Exit::Exited { code: 0 } => Verdict::Finished,
         Exit::SpawnFailed { error } => Verdict::SpawnFailed { message: error.clone() },
-        exit @ (Exit::Exited { .. } | Exit::Signalled { .. } | Exit::DeadMan | Exit::Lost) => {
-            Verdict::Crashed { message: crate::domain::chain::describe(exit, false, Duration::ZERO) }
-        }
+        exit @ (Exit::Exited { .. }
+        | Exit::Signalled { .. }
+        | Exit::NeverStarted { .. }
+        | Exit::DeadMan
+        | Exit::Lost) => Verdict::Crashed { message: crate::domain::chain::describe(exit, false, Duration::ZERO) },
     }
 }
 
@@ -194,10 +196,8 @@ fn lost(board: &mut Board, id: &TaskId, end: &RunEnd, now: Now) {
     let Some(task) = board.task_mut(id) else { return };
     task.tries += 1;
     let how = crate::domain::chain::describe(&end.exit, false, Duration::ZERO);
-    let unbegun = end.took.is_zero() && !end.tail.is_empty();
-    let most = if unbegun { UNBEGUN_MAX } else { LOST_MAX };
-    if task.tries >= most {
-        let text = format!("{most} runs in a row were lost ({how})");
+    if task.tries >= LOST_MAX {
+        let text = format!("{LOST_MAX} runs in a row were lost ({how})");
         return super::ending::fail(board, id, Reason::new(ReasonClass::Infra, text), now);
     }
     if task.tries > 1 {
@@ -205,17 +205,24 @@ fn lost(board: &mut Board, id: &TaskId, end: &RunEnd, now: Now) {
         task.session = None;
         task.session_total = None;
     }
-    let tries = task.tries;
     interrupted(board, id);
-    if unbegun {
-        // It never began: whatever kept it from beginning is given time to pass.
-        if let Some(task) = board.task_mut(id) {
-            task.not_before = Some(now.mono.after((PAUSE * tries * tries).min(PAUSE_MAX)));
-        }
-        let why = format!("could not begin ({}); not charged", super::target::last_lines(&end.tail, 1));
-        return super::advance::enter(board, id, Phase::Backoff { again: Again::Run }, &why, now);
-    }
     super::advance::enter(board, id, Phase::Running, &format!("interrupted ({how}); not charged"), now);
+}
+
+/// A child never began: whatever kept it from beginning is given time to pass, and nothing is charged.
+pub(super) fn never_started(board: &mut Board, id: &TaskId, child: Child, why: &str, now: Now) {
+    let Some(task) = board.task_mut(id) else { return };
+    task.tries += 1;
+    if task.tries >= NEVER_STARTED_MAX {
+        let text = format!("{NEVER_STARTED_MAX} runs in a row could not begin ({why})");
+        return super::ending::fail(board, id, Reason::new(ReasonClass::Infra, text), now);
+    }
+    task.not_before = Some(now.mono.after((PAUSE * task.tries * task.tries).min(PAUSE_MAX)));
+    if child == Child::Agent {
+        interrupted(board, id);
+    }
+    let why = format!("could not begin ({}); not charged", super::target::last_lines(why, 1));
+    super::advance::enter(board, id, Phase::Backoff { again: child.again() }, &why, now);
 }
 
 /// What an agent that was cut off is told when it goes on.

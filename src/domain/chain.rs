@@ -135,7 +135,7 @@ pub fn judge_step(step: &Step, end: &RunEnd, timed_out: bool, tries: u32) -> Ste
 /// second kill is what running it comes to.
 pub fn was_cut_off(exit: &Exit, before: u32) -> bool {
     match exit {
-        Exit::Lost | Exit::DeadMan => true,
+        Exit::Lost | Exit::DeadMan | Exit::NeverStarted { .. } => true,
         Exit::Signalled { signal } => *signal == SIGNAL_KILL && before == 0,
         Exit::Exited { .. } | Exit::SpawnFailed { .. } => false,
     }
@@ -169,7 +169,7 @@ pub fn judge_check(check: &Check, end: &RunEnd, timed_out: bool) -> CheckVerdict
         Exit::Exited { code: code @ (126 | 127) } if matches!(check.run, Command::Shell(_)) => {
             CheckVerdict::CouldNotRun { why: format!("exit {code}: command not found or not executable") }
         }
-        exit @ (Exit::SpawnFailed { .. } | Exit::Lost | Exit::DeadMan) => {
+        exit @ (Exit::SpawnFailed { .. } | Exit::NeverStarted { .. } | Exit::Lost | Exit::DeadMan) => {
             CheckVerdict::CouldNotRun { why: describe(exit, false, check.timeout) }
         }
         exit @ (Exit::Exited { .. } | Exit::Signalled { .. }) => {
@@ -187,6 +187,7 @@ pub fn describe(exit: &Exit, timed_out: bool, limit: Duration) -> String {
         Exit::Exited { code } => format!("exit {code}"),
         Exit::Signalled { signal } => format!("ended by signal {signal}"),
         Exit::SpawnFailed { error } => format!("could not be started: {error}"),
+        Exit::NeverStarted { why } => format!("could not begin: {why}"),
         Exit::DeadMan => "ended by its dead-man limit".into(),
         Exit::Lost => "lost without a record".into(),
     }

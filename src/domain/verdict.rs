@@ -15,6 +15,9 @@ pub enum Exit {
     Signalled { signal: i32 },
     /// It was never executed; the text names the program and the system's reason. Never exit code 127.
     SpawnFailed { error: String },
+    /// Nothing was executed, for a reason of the world around (a full disk, no memory, a shim killed at its birth): it says
+    /// nothing of the program, and it may pass.
+    NeverStarted { why: String },
     /// The shim's dead-man limit ended it: the daemon had not extended its time.
     DeadMan,
     /// The shim is gone and left no record (power cut, `kill -9` of shim and child).

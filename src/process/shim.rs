@@ -69,7 +69,7 @@ fn enter(path: &Path) -> io::Result<()> {
         let exit = match shim.start() {
             Ok(None) => shim.serve().await,
             Ok(Some(exit)) => exit,
-            Err(error) => Exit::SpawnFailed { error },
+            Err(why) => Exit::NeverStarted { why },
         };
         shim.finish(exit).await?;
         drop(lock);
@@ -277,7 +277,7 @@ impl Shim {
             return sweep.survivors().into_iter().filter(|s| !s.ended).collect();
         }
         let mut sweep = Sweep::gentle(self.mark(), self.spec.kill_grace.min(SURVIVOR_GRACE));
-        let never_ran = self.status().is_none() || matches!(exit, Exit::SpawnFailed { .. });
+        let never_ran = self.status().is_none() || matches!(exit, Exit::SpawnFailed { .. } | Exit::NeverStarted { .. });
         while let Some(wait) = {
             if never_ran || self.stopped == Some(Stop::Kill) {
                 sweep.hurry();

@@ -110,11 +110,11 @@ impl Follower<'_> {
             }
             let ended = self.own_shim_ended();
             if let Some(status) = ended.filter(|_| !self.folder.is_started()) {
-                let error = format!("its shim ended at once ({status}): {}", self.folder.shim_words());
-                return self.settle(Exit::SpawnFailed { error }).await;
+                let why = format!("its shim ended at once ({status}): {}", self.folder.shim_words());
+                return self.settle(Exit::NeverStarted { why }).await;
             }
             if Instant::now() >= limit {
-                return self.settle(Exit::SpawnFailed { error: "no shim came to start it".into() }).await;
+                return self.settle(Exit::NeverStarted { why: "no shim came to start it".into() }).await;
             }
             sleep_until(Instant::now() + STARTING).await;
         }

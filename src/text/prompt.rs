@@ -96,6 +96,7 @@ pub fn ended(exit: &Exit) -> String {
         Exit::Exited { code } => format!("exit status {code}"),
         Exit::Signalled { signal } => format!("ended by signal {signal}"),
         Exit::SpawnFailed { error } => format!("could not be started: {}", safe::line(error)),
+        Exit::NeverStarted { why } => format!("could not begin: {}", safe::line(why)),
         Exit::DeadMan => "ended because its supervisor was gone".to_owned(),
         Exit::Lost => "lost: it left no record of its end".to_owned(),
     }

@@ -738,7 +738,7 @@ async fn a_run_that_never_started_is_told_and_a_stop_keeps_it_from_ever_starting
     let order = rig.sh(2, "echo ran > ran");
     idle.spawn(&order).unwrap();
     let (end, _) = follow(&idle, &order.run).await;
-    assert!(matches!(&end.exit, Exit::SpawnFailed { error } if error.contains("exit status: 0")), "{:?}", end.exit);
+    assert!(matches!(&end.exit, Exit::NeverStarted { why } if why.contains("exit status: 0")), "{:?}", end.exit);
     assert!(matches!(rig.state(2), State::Ended(_)));
 
     // One that does start is idempotent by name.
@@ -770,7 +770,7 @@ async fn stops_and_kills_at_any_point_of_a_start_leave_nothing_and_start_nothing
             }
         }
         let (end, _) = rig.end(n).await;
-        let lost = matches!(end.exit, Exit::Lost | Exit::Signalled { .. } | Exit::SpawnFailed { .. });
+        let lost = matches!(end.exit, Exit::Lost | Exit::Signalled { .. } | Exit::NeverStarted { .. });
         assert!(lost, "{n}: {:?}", end.exit);
         rig.runs.spawn(&order).unwrap();
         assert!(matches!(rig.state(n), State::Ended(_)));

@@ -174,7 +174,7 @@ impl Story {
         self.queue.push_back(event);
     }
 
-    /// `ends a finished [same|nothing] [asks=…]`, `ends a exit=1 [tail=…]`, `ends a lost|dead-man|limited|login|error|…`.
+    /// `ends a finished [same|nothing] [asks=…]`, `ends a exit=1 [tail=…]`, `ends a lost|dead-man|never-started|limited|login|error|…`.
     pub fn ends(&mut self, line: &Line) {
         let who = line.word(0).to_owned();
         let mut found = self.runs.iter().filter(|(_, r)| r.over.is_none());
@@ -197,6 +197,7 @@ impl Story {
         let (exit, verdict) = match line.words.get(1).map_or("", String::as_str) {
             "lost" => (Exit::Lost, None),
             "dead-man" => (Exit::DeadMan, None),
+            "never-started" => (Exit::NeverStarted { why: message }, None),
             "spawn-failed" => (Exit::SpawnFailed { error: message }, None),
             "finished" => (exit, said(Verdict::Finished)),
             "limited" => (exit, said(Verdict::RateLimited { until })),

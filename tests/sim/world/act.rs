@@ -179,6 +179,8 @@ impl World {
         if self.bad(3) {
             run.end = end(Exit::Lost);
         } else if self.bad(3) {
+            run.end = end(Exit::NeverStarted { why: "no space left".into() });
+        } else if self.bad(3) {
             run.ends = None;
         } else if !good {
             run.end = end(Exit::Exited { code: 1 });
@@ -242,7 +244,8 @@ impl World {
                 run.report = Some(report(Verdict::UsageLimit { until }, None));
             }
             23 => run.report = Some(report(Verdict::LoginNeeded { message: "log in".into() }, None)),
-            24..27 => (run.end, run.report) = (end(Exit::Lost), None),
+            24..26 => (run.end, run.report) = (end(Exit::Lost), None),
+            26 => (run.end, run.report) = (end(Exit::NeverStarted { why: "no memory".into() }), None),
             27..30 => (run.end, run.report) = (end(Exit::DeadMan), None),
             30..34 => {
                 run.end = end(Exit::Exited { code: 7 });
