@@ -183,8 +183,7 @@ pub(super) fn edit(
         WishEdit::Retry => (vec![(Key::Retry, Value::Number(retry)), (Key::Wish, Value::Remove)], None),
         WishEdit::Priority(n) => (vec![(Key::Priority, Value::Number(i64::from(*n)))], None),
         WishEdit::Answer(text) => (vec![(Key::Retry, Value::Number(retry))], Some(text)),
-        // Said outright: where it is not, the project's rules may ask for the review again.
-        WishEdit::Approve => (vec![(Key::Review, Value::Text("false".into()))], None),
+        WishEdit::Approve => (vec![(Key::Approved, Value::Number(retry))], None),
     };
     let mut after = task_file::edit(&before, &changes).map_err(|e| format!("{path}: {e}"))?;
     if let Some(text) = text {

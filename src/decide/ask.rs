@@ -130,6 +130,7 @@ pub enum ProjectAsk {
         id: RequestId,
         path: TaskPath,
         edit: WishEdit,
+        /// The generation that a yes is for, or that another try is to be.
         retry: u32,
     },
     /// Render the boards anew.

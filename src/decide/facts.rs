@@ -248,6 +248,9 @@ impl Task {
     /// Whether a person has to say yes before the merge. The wish as it stands decides: a person may ask for a review while
     /// the agent works, or say yes beforehand; where it says nothing, what the work did.
     pub fn needs_review(&self) -> bool {
+        if self.wish.approved.is_some_and(|of| of >= self.retry.max(self.wish.retry)) {
+            return false;
+        }
         self.wish.review.unwrap_or_else(|| self.work.as_ref().is_some_and(|w| !w.protected.is_empty()))
     }
 

@@ -113,7 +113,9 @@ fn edit_wish(board: &mut Board, id: RequestId, project: &ProjectId, path: &TaskP
     if let Some(reply) = judge_edit(path, task, ended, &edit) {
         return Some(reply);
     }
-    let retry = task.map_or_else(|| ended.map_or(0, |e| e.retry), |t| t.retry.max(t.wish.retry)) + 1;
+    let present = task.map_or_else(|| ended.map_or(0, |e| e.retry), |t| t.retry.max(t.wish.retry));
+    // A yes is to what was done in the present generation; what asks for another try begins the next one.
+    let retry = if edit == WishEdit::Approve { present } else { present + 1 };
     let said = match &edit {
         WishEdit::Answer(text) => Some(Some(text.clone())),
         // An answer of earlier is none to what waits now.

@@ -227,6 +227,12 @@ fn land(board: &mut Board, id: &ProjectId, _now: Now) {
             let text = "nothing to land: the base holds everything already".into();
             answer_land(board, id, request, Reply::Done { text });
         }
+        // What lands has passed its checks as it lands; where nobody knows yet, they run now.
+        Target::Ready { tree, .. } if !project.is_green(tree) => {
+            let Some(red) = baseline_of(project, tree).and_then(|b| b.red.clone()) else { return };
+            let why = format!("{}\nNothing was landed. Mend it, then `overnight resume` and land again.", red.text);
+            answer_land(board, id, request, Reply::Refused { why });
+        }
         Target::Ready { tip, .. } => {
             let Some(policy) = &project.policy else { return };
             let what =
@@ -366,9 +372,13 @@ fn check_ended(board: &mut Board, id: &ProjectId, epoch: Epoch, end: &RunEnd, no
             let class = ReasonClass::ValidationFailed;
             // What tasks start from is the target branch, which may be ahead of the base.
             let own = matches!(&project.target, Target::Ready { tip, base, .. } if tip == base);
-            let name = if own { &policy.base } else { &policy.merge.into };
             let red = red.map(|what| {
-                let text = format!("{name} is red before any task: {what}\n{}", last_lines(&end.tail, 12));
+                let stands = if own {
+                    format!("{} is red before any task", policy.base)
+                } else {
+                    format!("{} is red as it stands", policy.merge.into)
+                };
+                let text = format!("{stands}: {what}\n{}", last_lines(&end.tail, 12));
                 Reason::new(class, text)
             });
             let text = red.as_ref().map(|r| r.text.clone());

@@ -49,6 +49,8 @@ pub struct Wish {
     pub checks: Option<Vec<String>>,
     /// Wait for a person before merging: yes, no (also where the project's rules would have it), or as the rules say.
     pub review: Option<bool>,
+    /// A person's yes to the work of the generation `retry` that is named here; it says nothing of another try's.
+    pub approved: Option<u32>,
     pub wish: Option<WishVerb>,
     /// Generation: one more than the last observed one asks for a new try.
     pub retry: u32,

@@ -66,7 +66,7 @@ pub fn edit(wish: &mut Wish, edit: &WishEdit, retry: u32) {
     match edit {
         WishEdit::Abort => wish.wish = Some(WishVerb::Abort),
         WishEdit::Retry | WishEdit::Answer(_) => (wish.retry, wish.wish) = (retry, None),
-        WishEdit::Approve => wish.review = Some(false),
+        WishEdit::Approve => wish.approved = Some(retry),
         WishEdit::Enqueue => wish.status = WishStatus::Queued,
         WishEdit::Priority(n) => wish.priority = *n,
         WishEdit::Create { text } => {

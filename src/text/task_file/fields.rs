@@ -56,6 +56,7 @@ impl Fields {
             timeout: self.timeout(),
             checks: self.names(Key::Checks),
             review: self.flag(Key::Review),
+            approved: self.number(Key::Approved, 0, u32::MAX),
             wish: self.verb(),
             retry: self.number(Key::Retry, 0, u32::MAX).unwrap_or(0),
             script: self.script(),

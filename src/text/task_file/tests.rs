@@ -31,14 +31,14 @@ fn every_key_is_read() {
     let w = wish(
         "---\ntitle: \"A: b # c\"\nstatus: queued\ndepends_on: [./x, y/z, ../r]\npriority: -3\nagent: claude\n\
          model: Sonnet 4.5\nrequester: '@mira'\nlabels: a, b\nattempts: 3\ntimeout: 30m\nchecks:\n  - test\n\
-         review: yes\nwish: abort\nretry: 2\nscript: |\n  one\n  two\nunknown: {x: 1}\n---\n\n# Other\nbody\n",
+         review: yes\napproved: 1\nwish: abort\nretry: 2\nscript: |\n  one\n  two\nunknown: {x: 1}\n---\n\n# Other\nbody\n",
     );
     assert_eq!((w.title.as_str(), w.status, w.priority), ("A: b # c", WishStatus::Queued, -3));
     assert_eq!(w.depends_on, [path("a/x"), path("r"), path("y/z")]);
     assert_eq!((w.agent.as_deref(), w.model.as_deref()), (Some("claude"), Some("Sonnet 4.5")));
     assert_eq!((w.requester.as_deref(), w.labels), (Some("@mira"), vec!["a".to_owned(), "b".to_owned()]));
     assert_eq!((w.attempts, w.timeout), (Some(3), Some(Duration::from_secs(1800))));
-    assert_eq!((w.checks, w.review), (Some(vec!["test".to_owned()]), Some(true)));
+    assert_eq!((w.checks, w.review, w.approved), (Some(vec!["test".to_owned()]), Some(true), Some(1)));
     assert_eq!((w.wish, w.retry), (Some(WishVerb::Abort), 2));
     assert_eq!((w.script, w.body.as_str()), (vec!["one\ntwo\n".to_owned()], "\n# Other\nbody\n"));
 }
