@@ -14,10 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Connections served at once; more are refused with a word.
+/// Connections served at once. As many again wait for a place; more are refused with a word.
 const CONNECTIONS: usize = 64;
+/// How long a connection waits for a place: a burst of short questions is over within it.
+const PLACE_WAIT: Duration = Duration::from_secs(2);
 /// A client that says nothing for so long is left.
 const IDLE: Duration = Duration::from_secs(60);
 /// A client that takes nothing for so long is left.
@@ -48,15 +50,25 @@ pub struct Incoming {
 #[derive(Clone)]
 pub struct Connections {
     places: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
 }
 
 impl Default for Connections {
     fn default() -> Self {
-        Self { places: Arc::new(Semaphore::new(CONNECTIONS)) }
+        Self { places: Arc::new(Semaphore::new(CONNECTIONS)), waiting: Arc::new(Semaphore::new(CONNECTIONS)) }
     }
 }
 
 impl Connections {
+    /// A place, at once or within `PLACE_WAIT`; none where all are taken and enough wait already.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(place) = self.places.clone().try_acquire_owned() {
+            return Some(place);
+        }
+        let _waits = self.waiting.try_acquire().ok()?;
+        tokio::time::timeout(PLACE_WAIT, self.places.clone().acquire_owned()).await.ok()?.ok()
+    }
+
     /// Waits until all of them have ended, for a moment at most.
     pub async fn end(&self) {
         let all = u32::try_from(CONNECTIONS).unwrap_or(u32::MAX);
@@ -102,17 +114,20 @@ pub async fn serve(listener: UnixListener, calls: mpsc::Sender<Incoming>, connec
             },
         };
         let calls = calls.clone();
-        match connections.places.clone().try_acquire_owned() {
-            Ok(place) => drop(tokio::spawn(async move {
-                connection(stream, calls).await;
-                drop(place);
-            })),
-            Err(_) => drop(tokio::spawn(async move {
-                let mut stream = stream;
-                let busy = Reply::error(ErrorKind::Failed, "too many connections at once; try again in a moment");
-                let _ = tokio::time::timeout(SLOW, stream.write_all(&frame::write(&busy))).await;
-            })),
-        }
+        let connections = connections.clone();
+        drop(tokio::spawn(async move {
+            let mut stream = stream;
+            match connections.place().await {
+                Some(place) => {
+                    connection(stream, calls).await;
+                    drop(place);
+                }
+                None => {
+                    let busy = Reply::error(ErrorKind::Failed, "too many connections at once; try again in a moment");
+                    let _ = tokio::time::timeout(SLOW, stream.write_all(&frame::write(&busy))).await;
+                }
+            }
+        }));
     }
 }
 
@@ -208,5 +223,37 @@ async fn send(stream: &mut tokio::net::UnixStream, reply: &Reply) -> io::Result<
     match tokio::time::timeout(SLOW, stream.write_all(&frame::write(reply))).await {
         Ok(done) => done,
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_burst_waits_for_places_and_a_flood_is_refused() {
+        let connections = Connections::default();
+        let mut held = Vec::new();
+        for _ in 0..CONNECTIONS {
+            held.push(connections.place().await.unwrap());
+        }
+        let waiters: Vec<_> = (0..CONNECTIONS)
+            .map(|_| {
+                let connections = connections.clone();
+                tokio::spawn(async move { connections.place().await.is_some() })
+            })
+            .collect();
+        while connections.waiting.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(connections.place().await.is_none(), "one more than may wait");
+        held.clear();
+        for waiter in waiters {
+            assert!(waiter.await.unwrap());
+        }
+        assert_eq!(connections.waiting.available_permits(), CONNECTIONS);
+        let kept: Vec<_> = (0..CONNECTIONS).map(|_| connections.places.try_acquire().unwrap()).collect();
+        assert!(connections.place().await.is_none(), "it waited its time out");
+        drop(kept);
     }
 }

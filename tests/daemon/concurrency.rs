@@ -2,6 +2,7 @@
 
 use crate::rig::{BIN, Rig, Setup, lines_of, marked, signal, text};
 use overnight::client;
+use overnight::protocol::{Reply, Request};
 use overnight::text::task_file::NewTask;
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -463,8 +464,12 @@ fn hostile_bytes_on_the_socket_hurt_nobody() {
         let _ = stream.write_all(b"{\"v\":1,");
         idle.push(stream);
     }
+    // Refused while others hold all places, and then one of the few that wait for one of them.
+    let refused = client::call(&rig.places, &Request::Status { project: None }).unwrap();
+    assert!(matches!(&refused, Reply::Error(failure) if failure.message.contains("too many")), "{refused:?}");
     drop(idle);
-    rig.wait_for("it answers again", Duration::from_secs(5), || client::lives(&rig.places, Duration::from_secs(1)));
+    let answered = |reply| matches!(reply, Ok(Reply::Pong { .. }));
+    rig.wait_for("it answers again", SOON, || answered(client::ping(&rig.places, Duration::from_secs(10))));
     let peak = daemon.memory_kib("VmHWM");
     assert!(peak < 200 * 1024, "{peak} KiB");
     let_go(&rig);
