@@ -141,7 +141,7 @@ fn a_daemon_that_does_not_answer_is_named() {
     let _deaf = std::os::unix::net::UnixListener::bind(bench.places.socket()).unwrap();
     let started = Instant::now();
     let silent = bench.run(&["status"]);
-    assert!((Duration::from_secs(9)..Duration::from_secs(15)).contains(&started.elapsed()));
+    assert!((Duration::from_secs(9)..Duration::from_secs(25)).contains(&started.elapsed()));
     assert_eq!(silent.code, 4);
     assert!(silent.err.contains(&format!("pid {}", std::process::id())), "{silent:?}");
     assert!(bench.places.socket().exists());

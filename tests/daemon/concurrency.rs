@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const SOON: Duration = Duration::from_secs(12);
+const SOON: Duration = Duration::from_secs(30);
 const WORKER: &str = r#"cat >/dev/null
 echo "$OVERNIGHT_TASK $OVERNIGHT_RUN" >> "$HOME/../spawns"
 while [ ! -e "$HOME/../go" ]; do echo beat; sleep 0.1; done
@@ -121,7 +121,7 @@ fn a_remote_that_asks_for_a_password_is_said_and_asks_nobody() {
     rig.wait_for("the trouble is said", SOON, || rig.log().contains("the state remote"));
     let begun = Instant::now();
     let status = rig.ok(&["status"]);
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     // Nothing is started without a claim, and the claim is at the remote.
     assert!(status.contains("state remote cannot be used"), "{status}");
     assert_ne!(rig.word("t1"), "completed");
@@ -167,7 +167,7 @@ fn a_database_that_is_held_by_another_loses_nothing() {
         let_go(&rig);
         let begun = Instant::now();
         rig.ok(&["status"]);
-        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
         for (slug, word) in [("t0", "aborted"), ("t1", "aborted"), ("t2", "completed"), ("t3", "completed")] {
             rig.until_word(slug, word, Duration::from_secs(30));
         }

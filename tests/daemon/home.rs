@@ -213,7 +213,7 @@ fn steps_run_around_the_agent() {
 
 /// A task file saved by hand while the daemon runs: at once, whole or not at all, and a wrong one is told with its line.
 #[test]
-fn a_saved_file_is_a_task_within_a_second() {
+fn a_saved_file_is_a_task_before_any_poll() {
     let kit = Kit::new();
     kit.up();
     kit.wait("it has looked around", || kit.project()["base"].is_string().then_some(()));
@@ -226,7 +226,8 @@ fn a_saved_file_is_a_task_within_a_second() {
     let saved = Instant::now();
     kit.wait("fine is known", || (word(&kit.facts("fine")) != "none").then_some(()));
     println!("known after {:?}", saved.elapsed());
-    assert!(saved.elapsed() < Duration::from_secs(3), "{:?}", saved.elapsed());
+    // The poll behind the watch comes every thirty seconds only.
+    assert!(saved.elapsed() < Duration::from_secs(10), "{:?}", saved.elapsed());
     kit.wait("the wrong ones are listed", || {
         let invalid = kit.project()["invalid"].to_string();
         (invalid.contains("wrong") && invalid.contains("t1")).then_some(())

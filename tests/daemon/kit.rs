@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Longest wait for a level, on a machine that has much else to do.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Keys that change what git prints or does, as users have them.
 const UNHELPFUL: &str = "[core]\n quotePath = true\n editor = /bin/false\n pager = /bin/false\n[color]\n ui = always\n\

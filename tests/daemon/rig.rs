@@ -481,7 +481,7 @@ impl Rig {
     /// The end checks of every test. The daemon, if one runs, is stopped first, with its agents.
     pub(crate) fn end_checks(&self) {
         self.run(&["stop", "--agents"]);
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + Duration::from_secs(20);
         let mut left = marked(self.root.to_str().unwrap());
         while !left.is_empty() && Instant::now() < end {
             std::thread::sleep(LOOK);

@@ -320,7 +320,7 @@ async fn in_a_hostile_environment() {
         let state = state.with_tries(Tries { limit, ..quick() });
         let start = Instant::now();
         let trouble = state.fetch().await.unwrap().unwrap_err();
-        assert!(start.elapsed() < limit + Duration::from_secs(3));
+        assert!(start.elapsed() < limit + Duration::from_secs(15));
         assert_eq!(trouble.kind, kind, "{url}: {trouble:?}");
         if i == 2 {
             let answers = state.claim(&[claim_of("x", "1", "a")], &by(), |_| None).await.unwrap();

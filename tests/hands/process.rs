@@ -103,7 +103,7 @@ impl Rig {
     }
 
     fn assert_nothing_left(&self) {
-        let limit = Instant::now() + Duration::from_secs(5);
+        let limit = Instant::now() + Duration::from_secs(15);
         while !self.left().is_empty() {
             let left: Vec<_> = self.left().into_iter().map(describe).collect();
             assert!(Instant::now() < limit, "left behind: {left:#?}");
@@ -259,7 +259,7 @@ async fn a_grandchild_that_holds_the_pipes_does_not_hold_up_the_end() {
     let rig = Rig::new();
     let begun = Instant::now();
     let (end, shown) = rig.go(&rig.sh(1, "(sleep 30.601 &); echo done; exit 0")).await;
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert_eq!((code(&end), shown.out.as_slice()), (0, b"done\n".as_slice()));
     assert_eq!(end.survivors.len(), 1);
     assert!(end.survivors[0].command == "sleep 30.601" && end.survivors[0].ended);
@@ -359,7 +359,7 @@ async fn a_kill_cuts_the_drain_and_the_grace_short() {
     rig.runs.stop(&order.run, Stop::Kill).unwrap();
     let begun = Instant::now();
     rig.end(1).await;
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     rig.assert_nothing_left();
 }
 
@@ -420,7 +420,7 @@ async fn fifty_megabytes_on_one_line_take_bounded_memory_and_the_last_line_is_se
     let begun = Instant::now();
     let (end, shown) = rig.go(&order).await;
     assert_eq!(code(&end), 0);
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     let line = 12 + 50 * 1_048_576 + 1 + 13;
     assert_eq!(shown.out.len() as u64 + shown.gaps, line as u64);
     assert!(shown.out.starts_with(b"{\"first\":1}\naaa") && shown.out.ends_with(b"a\n{\"result\":2}\n"));
@@ -695,7 +695,7 @@ async fn the_dead_mans_limit_acts_without_a_daemon() {
     wait_for(&rig.path("terms"));
     let State::Ended(end) = rig.state(1) else { panic!() };
     assert_eq!(end.exit, Exit::DeadMan);
-    assert!(end.took >= Duration::from_millis(1200) && end.took < Duration::from_secs(8), "{:?}", end.took);
+    assert!(end.took >= Duration::from_millis(1200) && end.took < Duration::from_secs(20), "{:?}", end.took);
     rig.assert_nothing_left();
 }
 
