@@ -4,8 +4,10 @@
 use super::project::ProjectCtx;
 use crate::decide::ask::{Brief, Prompt};
 use crate::domain::TaskId;
+use crate::domain::follow::{FailedCheck, Follow};
 use crate::git::land;
-use crate::text::prompt::{self, Ancestor, BriefInput, Dependency, Failure, Question, Sibling};
+use crate::process::Runs;
+use crate::text::prompt::{self, Ancestor, BriefInput, Dependency, Failure, Output, Question, Sibling};
 use std::path::Path;
 
 /// Dependencies whose files are looked up.
@@ -56,8 +58,7 @@ pub(super) async fn write(ctx: &ProjectCtx, task: &TaskId, brief: &Brief) -> Res
             stage: "last attempt".into(),
             command: None,
             ended: "not merged".into(),
-            output: text.clone(),
-            missing: 0,
+            output: Output { first: text.clone(), ..Output::default() },
         }),
     };
     let text = prompt::brief(&input, brief.budget);
@@ -72,13 +73,47 @@ pub(super) async fn write(ctx: &ProjectCtx, task: &TaskId, brief: &Brief) -> Res
 }
 
 /// The text of a prompt: the brief alone, a message alone where a session goes on, or both.
-pub(super) fn text(brief: &Path, prompt: &Prompt, resumes: bool) -> Result<String, String> {
+pub(super) fn text(runs: &Runs, brief: &Path, prompt: &Prompt, resumes: bool) -> Result<String, String> {
     let read =
         || std::fs::read_to_string(brief).map_err(|e| format!("the brief {} cannot be read: {e}", brief.display()));
     match prompt {
         Prompt::Brief => read(),
-        Prompt::Follow(message) if resumes => Ok(message.clone()),
-        Prompt::Follow(message) => Ok(format!("{}\n\n## Where it stands\n\n{message}\n", read()?)),
+        Prompt::Follow { follow, title, budget } => {
+            let message = message(runs, follow, title, *budget);
+            if resumes { Ok(message) } else { Ok(format!("{}\n# Where it stands\n\n{message}\n", read()?)) }
+        }
         Prompt::Step(text) => Ok(text.clone()),
+    }
+}
+
+fn message(runs: &Runs, follow: &Follow, title: &str, budget: usize) -> String {
+    match follow {
+        Follow::Said(text) => text.clone(),
+        Follow::Failed(check) => {
+            let failure = Failure {
+                task_title: title.to_owned(),
+                stage: format!("check {}", check.check),
+                command: Some(check.command.clone()),
+                ended: check.ended.clone(),
+                output: output_of(runs, check, budget),
+            };
+            prompt::feedback(&failure, check.left, budget)
+        }
+    }
+}
+
+/// What a check printed, as far as it can be of use within `budget` bytes; from its exit record where its run folder is
+/// gone.
+fn output_of(runs: &Runs, check: &FailedCheck, budget: usize) -> Output {
+    match runs.ends_of(&check.run, check.bytes, budget) {
+        Ok((first, missing, last)) => {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            Output { first: text(&first), missing, last: text(&last) }
+        }
+        Err(_) => Output {
+            first: String::new(),
+            missing: check.bytes.saturating_sub(check.tail.len() as u64),
+            last: check.tail.clone(),
+        },
     }
 }

@@ -223,7 +223,7 @@ fn agent_line(
     let Program::Agent { profile, model, session, prompt, script, .. } = &order.program else {
         return Err(NotStarted::World("the order is for no agent".into()));
     };
-    let text = briefs::text(&ctx.brief(dotted), prompt, session.is_some())?;
+    let text = briefs::text(&shared.runs, &ctx.brief(dotted), prompt, session.is_some())?;
     let prompt_file = ctx.data.join("briefs").join(format!("{}.prompt", order.run));
     if profile.prompt_by == crate::domain::policy::PromptBy::File {
         crate::config::files::write_whole(&prompt_file, text.as_bytes()).map_err(|e| super::chain(&e))?;

@@ -3,6 +3,7 @@
 
 use super::event::{RequestId, WishEdit, Worktree};
 use crate::domain::chain::Step;
+use crate::domain::follow::Follow;
 use crate::domain::lease::Held;
 use crate::domain::phase::StopStage;
 use crate::domain::policy::{Profile, Protect};
@@ -190,8 +191,9 @@ pub enum Program {
 pub enum Prompt {
     /// The brief kept for this attempt.
     Brief,
-    /// A message that follows the brief; sent alone where the session is resumed, else below the brief.
-    Follow(String),
+    /// A message that follows the brief, in at most `budget` bytes; sent alone where the session is resumed, else below
+    /// the brief.
+    Follow { follow: Follow, title: String, budget: usize },
     /// The prompt of a chain step.
     Step(String),
 }

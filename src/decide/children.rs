@@ -7,10 +7,11 @@ use super::board::{Board, Failure};
 use super::ending::{claim_gone, end_attempt, fail, finally};
 use super::event::{Answer, Work};
 use crate::domain::chain::{CheckVerdict, Step, StepVerdict, When, judge_check, judge_step, was_cut_off};
+use crate::domain::follow::FailedCheck;
 use crate::domain::phase::{Again, Child, Phase, StopCause, Then, WaitFor};
 use crate::domain::status::{AttemptEnd, Outcome, Reason, ReasonClass};
 use crate::domain::verdict::{AgentReport, Exit, RunEnd};
-use crate::domain::{Epoch, Now, TaskId};
+use crate::domain::{Epoch, Now, RunId, TaskId};
 use std::time::Duration;
 
 /// The end of the child that the task has.
@@ -157,22 +158,30 @@ fn check_ended(board: &mut Board, id: &TaskId, n: usize, end: &RunEnd, timed_out
     let tail = super::target::last_lines(&end.tail, 60);
     let what = check.name.clone();
     let command = check.run.shown();
-    let why = match judge_check(&check, end, timed_out) {
+    let (why, ended) = match judge_check(&check, end, timed_out) {
         CheckVerdict::Pass => return checking(board, id, n + 1, &format!("check {what} passes"), now),
         CheckVerdict::Skipped => return checking(board, id, n + 1, &format!("check {what} does not apply"), now),
-        CheckVerdict::Fail { why } => format!("check {what} fails ({why})"),
+        CheckVerdict::Fail { why } => (format!("check {what} fails ({why})"), why),
         // Nothing the agent can do about it, and no word on its work.
         CheckVerdict::CouldNotRun { why } if !matches!(end.exit, Exit::Exited { .. }) => {
             let text = format!("check {what} could not run ({why})\n{tail}");
             return super::merge::block(board, id, Reason::new(ReasonClass::Infra, text), now);
         }
-        CheckVerdict::CouldNotRun { why } => format!("check {what} could not run ({why})"),
+        CheckVerdict::CouldNotRun { why } => (format!("check {what} could not run ({why})"), why),
     };
     let tree = task.work.as_ref().map(|w| w.tree.clone());
     let reason = Reason::new(ReasonClass::ValidationFailed, format!("{why}\n$ {command}\n{tail}"));
-    let first_line = why.clone();
+    let failed = FailedCheck {
+        check: what.clone(),
+        command,
+        ended,
+        run: RunId::new(id, task.run.as_ref().map_or(task.epoch, |run| run.epoch)),
+        tail: end.tail.clone(),
+        bytes: end.bytes,
+        left: 0,
+    };
     task.failure = Some(Failure { what, tree, reason: reason.clone() });
-    super::verdicts::send_back(board, id, reason, &first_line, now);
+    super::verdicts::send_back(board, id, reason, failed, &why, now);
 }
 
 /// After step `n` where one is left, else on to the merge; `ran` says that one has run, which may have changed files.

@@ -4,10 +4,11 @@
 use super::advance::{TRIES, enter, stop};
 use super::board::{Board, Task};
 use super::event::{Answer, Concluded};
-use super::facts::Told;
+use super::facts::{Failure, Told};
 use crate::domain::chain::{Step, When};
 use crate::domain::phase::{Again, CleanStage, Phase, StopCause};
 use crate::domain::status::{AttemptEnd, Outcome, Reason};
+use crate::domain::task::Wish;
 use crate::domain::{Epoch, Now, TaskId};
 use std::time::Duration;
 
@@ -128,7 +129,7 @@ fn finish(board: &mut Board, id: &TaskId, now: Now) {
         }
         AttemptEnd::Over { outcome } if task.wish.retry > task.retry && task.wish.wish.is_none() => {
             // A person asked for a new try while this one was ending.
-            task.new_life(now);
+            task.new_life(outcome.reason(), now);
             enter(board, id, Phase::Queued, &format!("{} before; tried again on request", outcome.status()), now);
         }
         AttemptEnd::Over { outcome } => over(board, id, outcome, now),
@@ -165,6 +166,12 @@ impl Task {
         self.held.is_none() && self.elsewhere.is_some() && self.end == Some(AttemptEnd::Requeue)
     }
 
+    /// A task that is over and is tried again.
+    pub(super) fn again(id: &TaskId, wish: Wish, ended: &Concluded, epoch: Epoch, now: Now) -> Self {
+        let failure = ended.outcome.reason().map(Failure::of_earlier);
+        Self { failure, ..Self::new(id.clone(), wish, epoch, now) }
+    }
+
     /// Forgets everything that belongs to one attempt only.
     fn reset_attempt(&mut self) {
         self.plan = None;
@@ -181,11 +188,11 @@ impl Task {
         self.session_total = None;
     }
 
-    /// A new try on a person's request: all counters start afresh.
-    pub(super) fn new_life(&mut self, now: Now) {
+    /// A new try on a person's request: all counters start afresh. The brief tells how the last one ended.
+    pub(super) fn new_life(&mut self, last: Option<Reason>, now: Now) {
         self.retry = self.wish.retry;
         self.attempts = 0;
-        self.failure = None;
+        self.failure = last.map(Failure::of_earlier);
         self.question = None;
         self.answer = None;
         self.queued = now.wall;

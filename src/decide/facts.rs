@@ -3,6 +3,7 @@
 
 use super::ask::LogEntry;
 use super::event::{RequestId, Work, Worktree};
+use crate::domain::follow::Follow;
 use crate::domain::graph::Graph;
 use crate::domain::lease::Held;
 use crate::domain::phase::{Phase, StopStage};
@@ -49,7 +50,7 @@ pub struct Task {
     pub session: Option<String>,
     pub session_total: Option<Usage>,
     /// What the agent is told next, beyond the brief.
-    pub follow: Option<String>,
+    pub follow: Option<Follow>,
     pub failure: Option<Failure>,
     pub work: Option<Work>,
     pub question: Option<String>,
@@ -99,6 +100,13 @@ pub struct Failure {
     pub what: String,
     pub tree: Option<Oid>,
     pub reason: Reason,
+}
+
+impl Failure {
+    /// How an earlier try ended, for the brief: whatever comes now is compared with nothing of it.
+    pub(super) fn of_earlier(reason: Reason) -> Self {
+        Self { what: "last try".into(), tree: None, reason }
+    }
 }
 
 /// A merge under way.

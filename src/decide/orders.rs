@@ -75,7 +75,7 @@ fn run_order(task: &Task, project: &Project) -> Option<RunOrder> {
     let policy = project.policy.as_ref()?;
     let tree = || task.worktree.as_ref().map(|w| Place::Worktree(w.path.clone()));
     let (place, program, limit) = match task.phase.child()? {
-        Child::Agent => (tree()?, agent(task, plan), plan.limits.wall),
+        Child::Agent => (tree()?, agent(task, plan, feedback_budget(policy.brief_budget)), plan.limits.wall),
         Child::Before { n } => step(task, plan, plan.chain.before.get(n)?, tree()?),
         Child::After { n } => step(task, plan, plan.chain.after.get(n)?, tree()?),
         Child::Finally { n } => step(task, plan, plan.chain.finally.get(n)?, tree()?),
@@ -103,13 +103,19 @@ fn run_order(task: &Task, project: &Project) -> Option<RunOrder> {
     })
 }
 
-fn agent(task: &Task, plan: &Plan) -> Program {
+/// What of the bytes that an agent is told is kept for how its work failed.
+fn feedback_budget(brief: usize) -> usize {
+    brief / 4
+}
+
+fn agent(task: &Task, plan: &Plan, budget: usize) -> Program {
+    let follow = |follow| Prompt::Follow { follow, title: task.title().to_owned(), budget };
     Program::Agent {
         profile: plan.profile.clone(),
         model: plan.model.clone(),
         session: task.session.clone(),
         session_total: task.session_total,
-        prompt: task.follow.clone().map_or(Prompt::Brief, Prompt::Follow),
+        prompt: task.follow.clone().map_or(Prompt::Brief, follow),
         script: plan.script.clone(),
         max_wall: plan.limits.wall,
     }
@@ -237,11 +243,12 @@ fn brief(board: &Board, task: &Task, project: &Project) -> Brief {
         })
         .collect();
     let attempt = task.attempts + 1;
+    let budget = project.policy.as_ref().map_or(24 << 10, |p| p.brief_budget);
     Brief {
         title: task.title().to_owned(),
         attempt: (attempt, task.plan.as_ref().map_or(attempt, |p| p.attempts.max(attempt))),
         body: task.wish.body.clone(),
-        budget: project.policy.as_ref().map_or(24 << 10, |p| p.brief_budget),
+        budget: budget - feedback_budget(budget),
         ancestors,
         siblings,
         needs,

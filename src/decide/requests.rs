@@ -286,7 +286,7 @@ fn wished(board: &mut Board, key: &TaskId, wish: Wish, concluded: Option<&Conclu
             return false;
         }
         board.put_ended(key, None);
-        board.put_task(Task::new(key.clone(), wish, ended.epoch.next(), now));
+        board.put_task(Task::again(key, wish, &ended, ended.epoch.next(), now));
         board.note(key, ended.epoch, "retry", "tried again on request", now);
         return true;
     }
@@ -297,7 +297,11 @@ fn wished(board: &mut Board, key: &TaskId, wish: Wish, concluded: Option<&Conclu
         }
         other => {
             let epoch = other.map_or(board.used, |c| c.epoch.next().max(board.used));
-            board.put_task(Task::new(key.clone(), wish, epoch, now));
+            let task = match concluded {
+                Some(ended) => Task::again(key, wish, ended, epoch, now),
+                None => Task::new(key.clone(), wish, epoch, now),
+            };
+            board.put_task(task);
             true
         }
     }
@@ -312,12 +316,18 @@ fn changed(board: &mut Board, key: &TaskId, wish: Wish, now: Now) {
     let sent_back = task.phase == (Phase::Waiting { on: WaitFor::Review }) && task.answer.is_some();
     match task.phase.clone() {
         Phase::Queued if retry => {
-            task.new_life(now);
+            let last = task.failure.take().map(|f| f.reason);
+            task.new_life(last, now);
         }
         Phase::Waiting { on: WaitFor::Question } if retry => answered(board, key, now),
         Phase::Waiting { on: WaitFor::Review } if retry && sent_back => answered(board, key, now),
         Phase::Waiting { on: WaitFor::Block { .. } | WaitFor::Review } if retry => {
-            task.new_life(now);
+            let reason = if let Phase::Waiting { on: WaitFor::Block { reason } } = &task.phase {
+                Some(reason.clone())
+            } else {
+                None
+            };
+            task.new_life(reason, now);
             super::ending::end_attempt(board, key, AttemptEnd::Requeue, "tried again on request", now);
         }
         Phase::Waiting { on: WaitFor::Review } if approved => {
@@ -357,7 +367,7 @@ fn answered(board: &mut Board, key: &TaskId, now: Now) {
         Some(question) => (format!("You asked: {question}\n\nThe answer: {answer}"), "its question was answered"),
         None => (format!("A person looked at your work and says:\n\n{answer}"), "a person sent it back"),
     };
-    task.follow = Some(format!("{follow}\n\nGo on with the task."));
+    task.follow = Some(format!("{follow}\n\nGo on with the task.").into());
     // It goes on when there is a slot for it, like every agent that was put aside.
     super::advance::enter(board, key, Phase::Backoff { again: Again::Run }, why, now);
 }

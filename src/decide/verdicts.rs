@@ -5,6 +5,7 @@ use super::ask::NoticeKind;
 use super::board::{Board, ProfileHold};
 use super::event::Work;
 use crate::domain::chain::was_cut_off;
+use crate::domain::follow::{FailedCheck, Follow};
 use crate::domain::phase::{Again, Child, Phase, StopCause, Then, WaitFor};
 use crate::domain::status::{AttemptEnd, Outcome, Reason, ReasonClass};
 use crate::domain::verdict::{AgentReport, Exit, Fault, RunEnd, Verdict};
@@ -152,22 +153,14 @@ pub(super) fn no_changes(board: &mut Board, id: &TaskId, now: Now) {
 }
 
 /// A check failed: the agent mends it, while it has attempts left.
-pub(super) fn send_back(board: &mut Board, id: &TaskId, reason: Reason, why: &str, now: Now) {
+pub(super) fn send_back(board: &mut Board, id: &TaskId, reason: Reason, check: FailedCheck, why: &str, now: Now) {
     let Some(task) = board.task_mut(id) else { return };
     let left = task.plan.as_ref().map_or(0, |p| p.attempts).saturating_sub(task.attempts);
     if left == 0 {
         return super::ending::fail(board, id, reason, now);
     }
-    let text = feedback(task.title(), &reason.text, left);
-    task.follow = Some(text);
+    task.follow = Some(Follow::Failed(Box::new(FailedCheck { left, ..check })));
     super::advance::enter(board, id, Phase::Running, &format!("{why}: back to the agent"), now);
-}
-
-fn feedback(title: &str, failure: &str, left: u32) -> String {
-    format!(
-        "Your work on the task \"{title}\" does not pass yet. {failure}\n\nMend this in the same working tree, then end. \
-         Attempts left, this one included: {left}."
-    )
 }
 
 /// An attempt is spent; the agent gets another one where there is one left.
@@ -187,7 +180,7 @@ fn charge(board: &mut Board, id: &TaskId, reason: Reason, fresh_session: bool, n
     task.follow = Some(format!(
         "An earlier try at this task did not come to its end: {said}. What it left is in the working tree. Go on from \
          there. Attempts left, this one included: {left}."
-    ));
+    ).into());
     super::advance::enter(board, id, Phase::Running, &said, now);
 }
 
@@ -229,7 +222,7 @@ pub(super) fn never_started(board: &mut Board, id: &TaskId, child: Child, why: &
 pub(super) fn interrupted(board: &mut Board, id: &TaskId) {
     let Some(task) = board.task_mut(id) else { return };
     if task.follow.is_none() && task.session.is_some() {
-        task.follow = Some("You were interrupted. Go on with the task from where you stopped.".into());
+        task.follow = Some("You were interrupted. Go on with the task from where you stopped.".to_owned().into());
     }
 }
 

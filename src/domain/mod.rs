@@ -4,6 +4,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod chain;
+pub mod follow;
 pub mod graph;
 pub mod id;
 pub mod lease;

@@ -107,24 +107,29 @@ pub fn cut(text: &str, max: usize) -> Cow<'_, str> {
     }
 }
 
-/// At most `max` bytes of `text`: its beginning and (the larger part) its end, with a line between them that says how
-/// many bytes are missing.
-pub fn head_tail(text: &str, max: usize) -> Cow<'_, str> {
-    if text.len() <= max {
-        return Cow::Borrowed(text);
-    }
-    // The number of missing bytes never has more digits than the length of the whole text.
-    let Some(room) = max.checked_sub(cut_mark(text.len()).len()) else {
-        return Cow::Borrowed(tail(text, max));
+/// At most `max` bytes of a text: its beginning and (the larger part) its end, with a line between them that says how
+/// many bytes are missing. `missing` bytes between `first` and `last` are not there to begin with.
+pub fn head_tail(first: &str, missing: u64, last: &str, max: usize) -> String {
+    let whole = format!("{first}{last}");
+    let total = missing.saturating_add(whole.len() as u64);
+    let (first, last) = match missing {
+        0 if whole.len() <= max => return whole,
+        0 => (&*whole, &*whole),
+        _ if whole.len() + cut_mark(missing).len() <= max => return format!("{first}{}{last}", cut_mark(missing)),
+        _ => (first, last),
     };
-    let first = head(text, room / 3);
-    let last = tail(text, room - room / 3);
-    let missing = text.len() - first.len() - last.len();
-    Cow::Owned(format!("{first}{}{last}", cut_mark(missing)))
+    // The number of missing bytes never has more digits than the length of the whole text.
+    let Some(room) = max.checked_sub(cut_mark(total).len()) else {
+        return tail(last, max).to_owned();
+    };
+    let end = last.len().min(room - first.len().min(room / 3));
+    let first = head(first, room - end);
+    let last = tail(last, end);
+    format!("{first}{}{last}", cut_mark(total - first.len() as u64 - last.len() as u64))
 }
 
 /// The line that stands for missing bytes.
-fn cut_mark(missing: usize) -> String {
+fn cut_mark(missing: u64) -> String {
     format!("\n[cut {missing} bytes]\n")
 }
 
@@ -236,9 +241,16 @@ mod tests {
         assert_eq!(cut("äöüäöü", 8), "äö…");
         assert_eq!(cut("äöü", 1), "");
         let long = format!("{}MIDDLE{}", "a".repeat(300), "z".repeat(300));
-        let short = head_tail(&long, 100);
+        let short = head_tail(&long, 0, "", 100);
         assert!(short.len() <= 100 && short.starts_with("aaa") && short.ends_with("zzz"), "{short}");
         assert!(short.contains("[cut 5"), "{short}");
+        // What is missing to begin with counts, wherever it is missing.
+        assert_eq!(head_tail("first", 7, "last", 100), "first\n[cut 7 bytes]\nlast");
+        assert_eq!(head_tail("", 7, "last", 100), "\n[cut 7 bytes]\nlast");
+        let both = head_tail(&"a".repeat(300), 1000, &"z".repeat(300), 100);
+        let kept = both.matches(['a', 'z']).count() - "bytes".matches(['a', 'z']).count();
+        assert!(both.len() <= 100 && both.contains(&format!("[cut {} bytes]", 1600 - kept)), "{both}");
+        assert!(both.matches('z').count() > both.matches('a').count(), "{both}");
     }
 
     proptest! {
@@ -262,7 +274,9 @@ mod tests {
         #[test]
         fn cuts_never_exceed_their_room(text in ".{0,200}", max in 0usize..150) {
             prop_assert!(cut(&text, max).len() <= max);
-            prop_assert!(head_tail(&text, max).len() <= max);
+            prop_assert!(head_tail(&text, 0, &text, max).len() <= max);
+            prop_assert!(head_tail(&text, 3, "end", max).len() <= max);
+            prop_assert!(head_tail("", 3, &text, max).len() <= max);
             let once = cut(&text, max).into_owned();
             prop_assert_eq!(cut(&once, max), once.as_str());
         }

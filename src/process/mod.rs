@@ -185,6 +185,12 @@ impl Runs {
         Reader::new(&self.path_of(run), from)
     }
 
+    /// The beginning and the end of what a run printed, at most `each` bytes of both, and how many bytes of the `total`
+    /// are missing between them.
+    pub fn ends_of(&self, run: &RunId, total: u64, each: usize) -> io::Result<(Vec<u8>, u64, Vec<u8>)> {
+        transcript::ends_of(&self.path_of(run), total, each)
+    }
+
     /// The last signs of life.
     pub fn beat(&self, run: &RunId) -> Option<Beat> {
         self.folder_of(run).beat()

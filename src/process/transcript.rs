@@ -46,6 +46,33 @@ fn index_path(folder: &Path, n: u64) -> PathBuf {
     folder.join(format!("out.{n}.idx"))
 }
 
+/// The beginning and the end of the transcript in a run folder, at most `each` bytes of both, and how many bytes of the
+/// `total` are missing between them.
+pub(super) fn ends_of(folder: &Path, total: u64, each: usize) -> io::Result<(Vec<u8>, u64, Vec<u8>)> {
+    let mut first = Vec::new();
+    let mut reader = Reader::new(folder, 0);
+    while first.len() < each {
+        match reader.read(each - first.len())? {
+            Some(Piece::Bytes { data, .. }) => first.extend(data),
+            Some(Piece::Gap { .. }) | None => break,
+        }
+    }
+    let begun = first.len() as u64;
+    let mut last = Vec::new();
+    let mut reader = Reader::new(folder, total.saturating_sub(each as u64).max(begun));
+    while let Some(piece) = reader.read(each)? {
+        match piece {
+            Piece::Bytes { data, .. } => last.extend(data),
+            Piece::Gap { .. } => last.clear(),
+        }
+    }
+    let missing = total.saturating_sub(begun + last.len() as u64);
+    if missing > 0 && first.is_empty() && last.is_empty() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok((first, missing, last))
+}
+
 /// Writes a transcript; one per run, in its shim.
 #[derive(Debug)]
 pub(super) struct Writer {

@@ -8,7 +8,6 @@ use super::markdown;
 use crate::domain::TaskPath;
 use crate::domain::safe;
 use crate::domain::status::Status;
-use crate::domain::verdict::Exit;
 use budget::{Piece, Section};
 
 /// How many tasks above this one are told about.
@@ -82,24 +81,18 @@ pub struct Failure {
     pub stage: String,
     /// The command line, where a command failed.
     pub command: Option<String>,
-    /// How it ended, as `ended` says it.
+    /// How it ended, in words.
     pub ended: String,
-    /// Its output, or the end of it.
-    pub output: String,
-    /// Bytes of output that are already missing before `output`.
-    pub missing: u64,
+    pub output: Output,
 }
 
-/// How a child ended, in words.
-pub fn ended(exit: &Exit) -> String {
-    match exit {
-        Exit::Exited { code } => format!("exit status {code}"),
-        Exit::Signalled { signal } => format!("ended by signal {signal}"),
-        Exit::SpawnFailed { error } => format!("could not be started: {}", safe::line(error)),
-        Exit::NeverStarted { why } => format!("could not begin: {}", safe::line(why)),
-        Exit::DeadMan => "ended because its supervisor was gone".to_owned(),
-        Exit::Lost => "lost: it left no record of its end".to_owned(),
-    }
+/// What a command printed, or the two ends of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Output {
+    pub first: String,
+    /// Bytes between `first` and `last` that were not kept.
+    pub missing: u64,
+    pub last: String,
 }
 
 /// The brief, at most `budget` bytes unless the rules and headings alone are longer. Each section has a share that it
@@ -118,8 +111,9 @@ pub fn brief(input: &BriefInput, budget: usize) -> String {
     rules + &budget::fit(&sections, room)
 }
 
-/// The message to the same session after a failed check, at most `budget` bytes of output included.
-pub fn feedback(failure: &Failure, budget: usize) -> String {
+/// The message to the same session after a failed check, at most `budget` bytes of output included. `left` attempts are
+/// left, the one that it begins included.
+pub fn feedback(failure: &Failure, left: u32, budget: usize) -> String {
     let mut out = format!(
         "The work on \"{}\" is not accepted yet: {} failed.\n\n",
         short(&failure.task_title),
@@ -128,10 +122,11 @@ pub fn feedback(failure: &Failure, budget: usize) -> String {
     let rest = "\nFind the cause and mend it in this working directory, then end your turn. Do not weaken, skip or remove \
                 the check, and do nothing beyond the task. If the failure has nothing to do with your work, or cannot \
                 be mended here, say so in your last words and why.\n";
+    let rest = format!("{rest}Attempts left, this one included: {left}.\n");
     let section = Section { heading: "", share: 100, pieces: failure_pieces(failure) };
     let room = budget.saturating_sub(out.len() + rest.len());
     out.push_str(&budget::fit(&[section], room));
-    out.push_str(rest);
+    out.push_str(&rest);
     out
 }
 
@@ -227,16 +222,14 @@ fn failure_pieces(failure: &Failure) -> Vec<Piece> {
         facts.push_str(&format!("Command: {}\n", short(command)));
     }
     facts.push_str(&format!("End: {}\n", short(&failure.ended)));
-    let output = safe::block(failure.output.trim_end());
-    if output.is_empty() {
+    let Output { first, missing, last } = &failure.output;
+    let (first, last) = if last.is_empty() { (first.trim_end(), "") } else { (&**first, last.trim_end()) };
+    let output = Output { first: safe::block(first), missing: *missing, last: safe::block(last) };
+    if output == Output::default() {
         facts.push_str("Output: none\n");
         return vec![Piece::Line(facts)];
     }
-    let missing = match failure.missing {
-        0 => String::new(),
-        n => format!(" (its first {n} bytes were not kept)"),
-    };
-    facts.push_str(&format!("Output{missing}:\n\n"));
+    facts.push_str("Output:\n\n");
     vec![Piece::Line(facts), Piece::HeadTail(output)]
 }
 

@@ -101,7 +101,19 @@ fn a06_output_and_text_of_any_length() {
     let first = read(&kit.home().join("prompt.1"));
     let second = read(&kit.home().join("prompt.2"));
     assert!(first.contains("MARK-OF-THE-TEXT") && first.len() <= 96 << 10, "{} bytes", first.len());
-    assert!(second.contains("tail-of-it") && second.len() <= 128 << 10, "{} bytes", second.len());
+    // Where no session goes on, the brief and how it failed share the budget.
+    assert!(second.contains("MARK-OF-THE-TEXT") && second.len() <= 96 << 10, "{} bytes", second.len());
+    let failed = &second[second.find("check test failed").unwrap()..];
+    let fence = failed.find("```text\n").unwrap();
+    assert!(failed[fence..].starts_with("```text\nhead-of-it\na line of output\n"), "{failed}");
+    assert!(failed.contains("tail-of-it\n```\n"), "{failed}");
+    // Every byte of it is told or counted.
+    let cut = failed.find("\n[cut ").unwrap();
+    let count: usize = failed[cut + 6..].split(' ').next().unwrap().parse().unwrap();
+    let mark = format!("\n[cut {count} bytes]\n").len();
+    let quoted = failed[fence + 8..=failed.rfind("\n```\n").unwrap()].len() - mark;
+    assert_eq!(quoted + count, "head-of-it\n".len() + 30_000_000 + "tail-of-it\n".len());
+    assert!(failed.len() <= 24 << 10, "{} bytes", failed.len());
     for name in ["line", "parent"] {
         assert!(!read(&kit.home().join(name)).contains("MARK-OF-THE-TEXT"), "the text is in a command line");
     }

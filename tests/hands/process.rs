@@ -760,13 +760,22 @@ async fn stops_and_kills_at_any_point_of_a_start_leave_nothing_and_start_nothing
             rig.runs.stop(&order.run, Stop::Kill).unwrap();
         } else {
             let folder = format!("__shim\0{}", rig.folder(n).display());
-            for pid in shims(&folder) {
-                if n % 3 == 1 {
-                    for child in carrying(&format!("OVERNIGHT_RUN={}", order.run)) {
-                        kill(child, libc::SIGKILL);
-                    }
+            // One look through /proc can miss a stage that is just taking over from the one before.
+            let mut killed = false;
+            while !rig.runs.has_ended(&order.run) {
+                let shims = shims(&folder);
+                if shims.is_empty() && killed {
+                    break;
                 }
-                kill(pid, libc::SIGKILL);
+                for pid in shims {
+                    if n % 3 == 1 {
+                        for child in carrying(&format!("OVERNIGHT_RUN={}", order.run)) {
+                            kill(child, libc::SIGKILL);
+                        }
+                    }
+                    kill(pid, libc::SIGKILL);
+                    killed = true;
+                }
             }
         }
         let (end, _) = rig.end(n).await;

@@ -3,6 +3,7 @@
 use overnight::decide::ask::{Ask, Place, Program, ProjectAsk, Prompt, Reply, RunOrder, TaskAsk};
 use overnight::decide::board::JournalLine;
 use overnight::domain::ProjectId;
+use overnight::domain::follow::Follow;
 use overnight::domain::status::Outcome;
 
 /// One line of text of bounded length.
@@ -49,7 +50,8 @@ fn task_ask(what: &TaskAsk) -> String {
         TaskAsk::MakeWorktree { base, .. } => format!("make worktree from {}", base.short()),
         TaskAsk::WriteBrief(brief) => {
             let answer = brief.answer.as_ref().map(|a| format!(" with the answer {a:?}")).unwrap_or_default();
-            format!("write brief{answer}")
+            let last = brief.last_failure.as_ref().map(|f| format!(" after {}", short(f))).unwrap_or_default();
+            format!("write brief{answer}{last}")
         }
         TaskAsk::Run(order) => run(order),
         TaskAsk::Stop { run, stage } => format!("{stage:?} {run}").to_lowercase(),
@@ -89,7 +91,13 @@ fn run(order: &RunOrder) -> String {
             let session = session.as_ref().map_or_else(|| "new session".into(), |s| format!("session {s}"));
             match prompt {
                 Prompt::Brief => format!("run agent, {session}, brief"),
-                Prompt::Follow(text) => format!("run agent, {session}, told: {}", short(text)),
+                Prompt::Follow { follow: Follow::Said(text), .. } => {
+                    format!("run agent, {session}, told: {}", short(text))
+                }
+                Prompt::Follow { follow: Follow::Failed(check), .. } => format!(
+                    "run agent, {session}, told: check {} fails ({}), as {} shows; attempts left: {}",
+                    check.check, check.ended, check.run, check.left
+                ),
                 Prompt::Step(text) => format!("run agent step: {}", short(text)),
             }
         }

@@ -1,6 +1,7 @@
 //! Fitting sections of text into a number of bytes: each has a share it may always fill, what others leave over is
 //! given out in order of importance, and what does not fit is cut between characters with a mark that counts it.
 
+use super::Output;
 use crate::domain::safe;
 use crate::text::markdown;
 
@@ -23,7 +24,7 @@ pub(super) enum Piece {
     /// A quote; cut at its end.
     Head(String),
     /// A quote; cut in its middle.
-    HeadTail(String),
+    HeadTail(Output),
 }
 
 /// Room for a fence with its line ends, the line ends around a cut mark, and some digits.
@@ -63,8 +64,8 @@ fn render(section: &Section<'_>, room: usize) -> String {
             }
             Piece::Line(text) => Some(text.clone()).filter(|t| pending.len() + t.len() <= left),
             Piece::Prose(text) => prose(text, left.saturating_sub(pending.len())),
-            Piece::Head(text) => quote(text, left.saturating_sub(pending.len()), false),
-            Piece::HeadTail(text) => quote(text, left.saturating_sub(pending.len()), true),
+            Piece::Head(text) => quote(text, left.saturating_sub(pending.len())),
+            Piece::HeadTail(output) => quote_ends(output, left.saturating_sub(pending.len())),
         };
         match text {
             Some(text) => {
@@ -103,16 +104,26 @@ fn prose(text: &str, room: usize) -> Option<String> {
     }
 }
 
-fn quote(text: &str, room: usize, middle: bool) -> Option<String> {
+fn quote(text: &str, room: usize) -> Option<String> {
     let whole = markdown::fenced(text, "text");
     if whole.len() <= room {
         return Some(whole);
     }
     let overhead = whole.len() - text.len();
     let inner = room.checked_sub(overhead + FENCE).filter(|n| *n >= QUOTE_MIN)?;
-    if middle {
-        return Some(markdown::fenced(&safe::head_tail(text, inner), "text"));
-    }
     let kept = safe::head(text, inner);
     Some(markdown::fenced(&format!("{kept}\n[cut {} bytes]", text.len() - kept.len()), "text"))
+}
+
+/// A quote of the beginning and the end.
+fn quote_ends(output: &Output, room: usize) -> Option<String> {
+    let text = |max| safe::head_tail(&output.first, output.missing, &output.last, max);
+    let all = text(usize::MAX);
+    let whole = markdown::fenced(&all, "text");
+    if whole.len() <= room {
+        return Some(whole);
+    }
+    let overhead = whole.len() - all.len();
+    let inner = room.checked_sub(overhead + FENCE).filter(|n| *n >= QUOTE_MIN)?;
+    Some(markdown::fenced(&text(inner), "text"))
 }

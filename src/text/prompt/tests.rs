@@ -35,9 +35,8 @@ fn failure(output: &str) -> Failure {
         task_title: "Add a login".into(),
         stage: "check test".into(),
         command: Some("cargo test".into()),
-        ended: ended(&Exit::Exited { code: 101 }),
-        output: output.into(),
-        missing: 7,
+        ended: "exit 101".into(),
+        output: Output { first: String::new(), missing: 7, last: output.into() },
     }
 }
 
@@ -79,14 +78,21 @@ fn the_task_keeps_its_share_and_the_failure_its_end() {
 
 #[test]
 fn feedback_says_what_failed_and_what_to_do() {
-    let text = feedback(&failure(&format!("{}\u{1b}[31mboom\u{1b}[0m\n", "x\n".repeat(5000))), 2000);
+    let text = feedback(&failure(&format!("{}\u{1b}[31mboom\u{1b}[0m\n", "x\n".repeat(5000))), 2, 2000);
     assert!(text.len() <= 2000);
-    for part in
-        ["\"Add a login\"", "check test failed", "cargo test", "exit status 101", "boom\n```", "[cut ", "Do not weaken"]
-    {
+    for part in [
+        "\"Add a login\"",
+        "check test failed",
+        "cargo test",
+        "exit 101",
+        "Attempts left, this one included: 2.",
+        "boom\n```",
+        "[cut ",
+        "Do not weaken",
+    ] {
         assert!(text.contains(part), "{part} missing in {text}");
     }
-    assert!(feedback(&Failure { output: String::new(), ..failure("") }, 2000).contains("Output: none"));
+    assert!(feedback(&Failure { output: Output::default(), ..failure("") }, 1, 2000).contains("Output: none"));
 }
 
 proptest! {
@@ -110,6 +116,6 @@ proptest! {
         for line in markdown::lines(&text, 1, 0).filter(|l| l.text == "# How the last attempt failed") {
             prop_assert!(!line.fenced, "{}", text);
         }
-        prop_assert!(feedback(&failure(&quote), budget).len() <= budget);
+        prop_assert!(feedback(&failure(&quote), 1, budget).len() <= budget);
     }
 }
