@@ -76,7 +76,7 @@ async fn one(
 
 /// Removes the snapshot of a step of which nothing lives any more; it would be a whole checkout for each.
 async fn drop_tree(shared: &Shared, ctx: &ProjectCtx, run: &RunId, place: PathBuf) {
-    if !shared.runs.is_over(run).unwrap_or(false) {
+    if !super::runs::is_over(shared, run).await {
         return tracing::warn!(%run, "{} stays: its step may live", place.display());
     }
     let mirror = ctx.mirror.clone();

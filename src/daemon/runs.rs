@@ -114,6 +114,13 @@ impl From<String> for NotStarted {
     }
 }
 
+/// Whether nothing of a run lives or will. Ending what a deleted folder left behind takes its time.
+pub(super) async fn is_over(shared: &Shared, run: &RunId) -> bool {
+    let (runs, run) = (shared.runs.clone(), run.clone());
+    let is_over = tokio::task::spawn_blocking(move || runs.is_over(&run).unwrap_or(false)).await;
+    is_over.unwrap_or(false)
+}
+
 /// Ends the processes of a run. What a lost run left takes its time, and that on a thread of its own.
 pub(super) async fn stop(shared: &Shared, run: &RunId, stage: StopStage) {
     let how = match stage {
@@ -257,7 +264,7 @@ impl Patience {
     /// Why the run is taken for lost; `None` after a pause, when it is to be followed again.
     async fn lost(&mut self, shared: &Shared, run: &RunId, error: process::ProcessError) -> Option<RunEnd> {
         let error = super::chain(&error);
-        if shared.runs.is_over(run).unwrap_or(false) {
+        if is_over(shared, run).await {
             tracing::error!(%run, "{error}");
             let exit = Exit::Lost;
             return Some(RunEnd { exit, took: Duration::ZERO, survivors: vec![], tail: error, bytes: 0, cut: 0 });

@@ -127,6 +127,7 @@ impl Ring {
         let inventory = inventory
             .map_err(|e| fail(EXIT_OTHER, format!("the runs could not be looked at: {e}")))?
             .map_err(|e| fail(EXIT_OTHER, chain(&e)))?;
+        self.settle_missing().await;
         let (open, over): (Vec<_>, Vec<_>) =
             inventory.into_iter().partition(|f| matches!(f.state, State::Live | State::NeverStarted));
         // A new database beside old runs: theirs are the names that must not be used again. Records have gone a few phases
@@ -154,6 +155,21 @@ impl Ring {
         }
         tracing::info!(projects = self.shared.all_projects().len(), "overnight {} is up", env!("CARGO_PKG_VERSION"));
         Ok(())
+    }
+
+    /// A run that has shown signs of life and whose folder is gone began once, so it does not begin anew.
+    async fn settle_missing(&self) {
+        let beats = match self.shared.store.beats().await {
+            Ok(beats) => beats,
+            Err(e) => return tracing::warn!("the signs of life cannot be read: {}", chain(&e)),
+        };
+        let begun: BTreeSet<RunId> = beats.into_iter().map(|beat| beat.run).collect();
+        for task in self.board.tasks.values().filter(|task| task.phase.child().is_some()) {
+            let run = task.run.as_ref().map(|run| RunId::new(&task.id, run.epoch));
+            if let Some(run) = run.filter(|run| begun.contains(run)) {
+                self.shared.runs.settle_missing(&run);
+            }
+        }
     }
 
     /// Whether the machine still runs as when the board was saved.

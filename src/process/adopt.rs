@@ -42,7 +42,7 @@ impl Runs {
         let root = &self.inner.root;
         let error = |source| ProcessError::List { path: root.clone(), source };
         self.reap();
-        let mut found = Vec::new();
+        let mut found = self.end_gone(None);
         for entry in std::fs::read_dir(root).map_err(error)? {
             let entry = entry.map_err(error)?;
             // A link is none of ours, wherever it leads.
@@ -58,7 +58,10 @@ impl Runs {
 
     /// Deletes the folder of a run that has ended and whose shim is gone.
     pub fn remove(&self, run: &RunId) -> Result<(), ProcessError> {
-        let folder = self.known(run)?;
+        let folder = self.folder_of(run);
+        if !folder.has_spec() && !folder.is_started() {
+            return Err(ProcessError::Unknown { run: run.clone() });
+        }
         let error = |source| ProcessError::Remove { run: run.clone(), source };
         self.reap();
         if !std::fs::symlink_metadata(folder.path()).map_err(error)?.is_dir() {

@@ -155,6 +155,11 @@ impl Folder {
         self.path.join(name)
     }
 
+    /// Whether the folder was deleted; trouble with looking at it says nothing.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self.path.symlink_metadata(), Err(e) if e.kind() == io::ErrorKind::NotFound)
+    }
+
     /// Makes the folder with its temporary folder, and the documents that a shim needs, unless they are there.
     pub(super) fn prepare(&self, spec: &Spec, stdin: Option<&[u8]>) -> io::Result<()> {
         make_dir(&self.path)?;

@@ -11,6 +11,7 @@
 
 mod adopt;
 mod folder;
+mod gone;
 mod serve;
 pub mod shim;
 pub mod stage;
@@ -152,11 +153,16 @@ impl Runs {
         self.folder_of(run).is_started()
     }
 
-    /// Whether nothing of a run lives or will: nobody holds its lock. An error says that it cannot be told now.
+    /// Whether nothing of a run lives or will: nobody holds its lock. What lives of one whose folder was deleted is ended
+    /// first, which may block for some seconds. An error says that it cannot be told now.
     pub fn is_over(&self, run: &RunId) -> Result<bool, ProcessError> {
         let folder = self.folder_of(run);
         if !folder.is_started() {
-            return Ok(!folder.has_spec());
+            if folder.has_spec() {
+                return Ok(false);
+            }
+            self.end_gone(Some(run));
+            return Ok(!self.is_gone_alive(run));
         }
         let lock = folder.lock().map_err(|source| ProcessError::Follow { run: run.clone(), source })?;
         Ok(lock.is_some())

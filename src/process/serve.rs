@@ -137,7 +137,10 @@ impl Shim {
             if let Some(how) = self.folder.stop() {
                 self.stop(how);
             }
-            let left = self.folder.limit(&self.spec).left(&self.boot_id);
+            // Without its folder no wish reaches it and nobody will learn how it ended: its time is over. One look may
+            // fall between two renames.
+            self.gone = if self.folder.is_gone() { self.gone + 1 } else { 0 };
+            let left = if self.gone > 1 { Duration::ZERO } else { self.folder.limit(&self.spec).left(&self.boot_id) };
             if left.is_zero() && !self.dead_man && self.stopped.is_none() {
                 self.dead_man = true;
                 self.mark().terminate();

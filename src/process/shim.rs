@@ -119,6 +119,8 @@ pub(super) struct Shim {
     /// The strongest stop that was asked for and acted on.
     pub(super) stopped: Option<Stop>,
     pub(super) dead_man: bool,
+    /// Looks in a row that found no run folder.
+    pub(super) gone: u32,
     /// When TERM turns to KILL: after the dead-man limit only.
     pub(super) kill_at: Option<Instant>,
     pub(super) killing: Option<Sweep>,
@@ -167,6 +169,7 @@ impl Shim {
             child: None,
             stopped: None,
             dead_man: false,
+            gone: 0,
             kill_at: None,
             killing: None,
             unkillable: false,
@@ -264,7 +267,7 @@ impl Shim {
         let mut tries = 0;
         while let Err(e) = self.folder.write_exit(&end) {
             tries += 1;
-            if tries >= EXIT_TRIES {
+            if tries >= EXIT_TRIES || self.folder.is_gone() {
                 return Err(e);
             }
             pause(Duration::from_secs(1)).await;

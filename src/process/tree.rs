@@ -97,7 +97,7 @@ impl Proc {
         Some(Self { pid, parent: 0, group: 0, session: 0, start, zombie: false, cpu_ms: 0, rss: 0 })
     }
 
-    fn all() -> Vec<Self> {
+    pub(super) fn all() -> Vec<Self> {
         let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         names.filter_map(|e| e.file_name().to_str()?.parse().ok()).filter_map(Self::read).collect()
     }
@@ -106,6 +106,13 @@ impl Proc {
         let wanted = format!("{KEY_VAR}={key}");
         let Ok(environ) = std::fs::read(format!("/proc/{}/environ", self.pid)) else { return false };
         environ.split(|b| *b == 0).any(|v| v == wanted.as_bytes())
+    }
+
+    /// The words of one of the process's files that end each with a zero byte, as `environ` and `cmdline` do; none where
+    /// it cannot be read.
+    pub(super) fn words(&self, file: &str) -> Vec<String> {
+        let bytes = std::fs::read(format!("/proc/{}/{file}", self.pid)).unwrap_or_default();
+        bytes.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
     }
 
     /// The command line for people, cut to a few hundred bytes.

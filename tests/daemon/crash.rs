@@ -40,6 +40,69 @@ fn a_plain_task_is_merged_and_nothing_is_left() {
     rig.end_checks();
 }
 
+/// The run's folder is deleted: while its agent lives and a daemon runs, while none runs, and when the agent was ended
+/// meanwhile too. Whoever comes next comes alone, as a run of its own, and nothing is charged.
+#[test]
+fn a_deleted_run_folder_never_makes_two_agents() {
+    let rig = worker_rig();
+    rig.agent_task("t1", "worker");
+    let mut daemon = Some(rig.start());
+    let (stop, most) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let runs = rig.data().join("runs");
+    let folder = || {
+        let mut all: Vec<_> = std::fs::read_dir(&runs).unwrap().flatten().map(|e| e.path()).collect();
+        all.retain(|p| p.join("beat").exists() && !p.join("exit.json").exists());
+        all.pop()
+    };
+    let _daemon = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                most.fetch_max(rig.agents("worker").len(), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        for n in 1..=3 {
+            rig.wait_for("an agent works", SOON, || rig.lines("spawns").len() == n && folder().is_some());
+            let folder = folder().unwrap();
+            let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+            rig.wait_for("its sign of life is saved", SOON, || has_beat(&rig, &name));
+            if n > 1 {
+                daemon.take().unwrap().kill();
+            }
+            std::fs::remove_dir_all(&folder).unwrap();
+            if n == 3 {
+                rig.agents("worker").into_iter().for_each(|pid| signal(pid, "KILL"));
+                rig.wait_for("nothing lives", SOON, || rig.agents("worker").is_empty());
+            }
+            if n > 1 {
+                daemon = Some(rig.start());
+            }
+        }
+        rig.wait_for("one more agent works", SOON, || rig.lines("spawns").len() == 4);
+        stop.store(true, Ordering::Relaxed);
+        daemon
+    });
+    assert_eq!(most.load(Ordering::Relaxed), 1, "agents at once");
+    let_go(&rig);
+    let status = rig.until_word("t1", "completed", SOON);
+    assert_eq!(lines_of(&status)[0]["attempt"], 1, "{status}");
+    let events = rig.ok(&["events", "--task", "t1"]);
+    assert_eq!(events.matches("interrupted (lost without a record)").count(), 3, "{events}");
+    rig.end_checks();
+}
+
+/// Whether the database of signs of life has one of this run.
+fn has_beat(rig: &Rig, run: &str) -> bool {
+    use sqlx::Connection as _;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let file = rig.data().join("beats.db");
+        let mut c = sqlx::SqliteConnection::connect(&format!("sqlite:{}", file.display())).await.unwrap();
+        let found = sqlx::query("SELECT 1 FROM beats WHERE run = ?1").bind(run).fetch_optional(&mut c).await.unwrap();
+        found.is_some()
+    })
+}
+
 /// CR-TWO-AGENTS: the daemon is killed three times while its agent lives; there is never a second one.
 #[test]
 fn a_killed_daemon_takes_up_its_agent_and_never_starts_a_second() {

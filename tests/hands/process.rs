@@ -789,6 +789,53 @@ async fn stops_and_kills_at_any_point_of_a_start_leave_nothing_and_start_nothing
     rig.assert_nothing_left();
 }
 
+/// Somebody clears the data folder while runs live: nothing is started beside what still lives, which is ended first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_folder_is_deleted_is_ended_and_never_started_anew() {
+    let rig = Rig::new();
+    let beside = |n: u32| {
+        let mut order = rig.sh(n, &format!("trap '' TERM; (setsid sleep 300.{n} &); echo $$ >> ran{n}; sleep 300.{n}"));
+        order.env.insert("TMPDIR".into(), rig.runs.tmp(&order.run).to_string_lossy().into_owned());
+        order
+    };
+    let left = |n: u32| carrying(&format!("OVERNIGHT_RUN={}", rig.run(n)));
+    let orders: Vec<RunOrder> = (1..=4).map(beside).collect();
+    for (n, order) in (1..).zip(&orders) {
+        rig.runs.spawn(order).unwrap();
+        wait_for(&rig.path(&format!("ran{n}")));
+    }
+    // By itself: its shim sees that the folder is gone.
+    std::fs::remove_dir_all(rig.folder(1)).unwrap();
+    wait("its shim ends it", || left(1).is_empty());
+    // While it is followed.
+    std::fs::remove_dir_all(rig.folder(2)).unwrap();
+    assert!(rig.runs.follow(&rig.run(2), Box::new(|_| {})).await.is_err());
+    assert!(rig.runs.is_over(&rig.run(2)).unwrap());
+    assert_eq!(left(2), Vec::<i32>::new());
+    // With nobody left to see it: the next start does. A program has made its temporary folder anew.
+    kill(rig.shim_pid(3), libc::SIGKILL);
+    std::fs::remove_dir_all(rig.folder(3)).unwrap();
+    std::fs::create_dir_all(rig.runs.tmp(&rig.run(3))).unwrap();
+    assert!(matches!(rig.state(3), State::Dead(end) if end.exit == Exit::Lost && end.survivors.len() >= 2));
+    assert_eq!(left(3), Vec::<i32>::new());
+    for n in [2, 3] {
+        rig.runs.spawn(&orders[n as usize - 1]).unwrap();
+        assert!(rig.runs.is_started(&rig.run(n)) && rig.runs.is_over(&rig.run(n)).unwrap());
+        assert_eq!(std::fs::read_to_string(rig.path(&format!("ran{n}"))).unwrap().lines().count(), 1);
+        rig.runs.remove(&rig.run(n)).unwrap();
+    }
+    // One that began and of which nothing is there.
+    rig.runs.settle_missing(&rig.run(5));
+    rig.runs.settle_missing(&rig.run(4));
+    rig.runs.spawn(&beside(5)).unwrap();
+    assert!(rig.runs.is_over(&rig.run(5)).unwrap() && !rig.path("ran5").exists());
+    // Another run is none of theirs.
+    assert!(!left(4).is_empty() && matches!(rig.state(4), State::Live));
+    rig.runs.stop(&rig.run(4), Stop::Kill).unwrap();
+    rig.end(4).await;
+    rig.assert_nothing_left();
+}
+
 fn shims(cmdline: &str) -> Vec<i32> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = all.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
