@@ -14,6 +14,7 @@ use super::event::{RequestId, SideAnswer};
 use super::orders;
 use crate::domain::chain::{CheckVerdict, judge_check, was_cut_off};
 use crate::domain::phase::{Again, Child, Phase, StopStage};
+use crate::domain::policy::Policy;
 use crate::domain::status::{Reason, ReasonClass};
 use crate::domain::task::WishStatus;
 use crate::domain::verdict::{Exit, RunEnd};
@@ -367,43 +368,40 @@ fn check_ended(board: &mut Board, id: &ProjectId, epoch: Epoch, end: &RunEnd, no
     if red.is_none() {
         project.record_green(&check.tree, &policy.hash);
     }
-    match check.purpose {
-        CheckPurpose::Baseline => {
-            let class = ReasonClass::ValidationFailed;
-            // What tasks start from is the target branch, which may be ahead of the base.
-            let own = matches!(&project.target, Target::Ready { tip, base, .. } if tip == base);
-            let red = red.map(|what| {
-                let stands = if own {
-                    format!("{} is red before any task", policy.base)
-                } else {
-                    format!("{} is red as it stands", policy.merge.into)
-                };
-                let text = format!("{stands}: {what}\n{}", last_lines(&end.tail, 12));
-                Reason::new(class, text)
-            });
-            let text = red.as_ref().map(|r| r.text.clone());
-            project.baseline = Some(Baseline { tree: check.tree, policy: policy.hash, red, until: None });
-            match text {
-                Some(text) => {
-                    board.note_project(id, "base_red", text.clone(), now);
-                    board.notify(id, None, NoticeKind::BaseRed, text);
-                }
-                None => {
-                    board.note_project(id, "base_green", "all checks pass on the base", now);
-                    board.clear_notice(id, None, NoticeKind::BaseRed);
-                }
-            }
+    let red = red.map(|what| format!("{what}\n{}", last_lines(&end.tail, 12)));
+    match (check.purpose, red) {
+        (CheckPurpose::Baseline, red) => judged_as_it_stands(board, id, check.tree, red, &policy, now),
+        (CheckPurpose::Join, Some(what)) => {
+            let text = format!("base and merged work together: {what}");
+            let reason = Reason::new(ReasonClass::MergeRed, text);
+            let red = Some(reason.clone());
+            project.joined_red = Some(Baseline { tree: check.tree, policy: policy.hash, red, until: None });
+            block(board, id, reason, now);
         }
-        CheckPurpose::Join => {
-            if let Some(what) = red {
-                let text = format!("base and merged work together: {what}\n{}", last_lines(&end.tail, 12));
-                let reason = Reason::new(ReasonClass::MergeRed, text);
-                let project = board.project_mut(id);
-                let policy = project.policy.as_ref().map(|p| p.hash.clone()).unwrap_or_default();
-                project.joined_red =
-                    Some(Baseline { tree: check.tree.clone(), policy, red: Some(reason.clone()), until: None });
-                block(board, id, reason, now);
-            }
+        (CheckPurpose::Join, None) => {}
+    }
+}
+
+/// All checks of the tree that tasks start from are over; `red` says what failed.
+fn judged_as_it_stands(board: &mut Board, id: &ProjectId, tree: Oid, red: Option<String>, policy: &Policy, now: Now) {
+    let project = board.project_mut(id);
+    // What tasks start from is the target branch, which may be ahead of the base.
+    let own = matches!(&project.target, Target::Ready { tip, base, .. } if tip == base);
+    let text = red.map(|what| {
+        let (name, how) =
+            if own { (&policy.base, "red before any task") } else { (&policy.merge.into, "red as it stands") };
+        format!("{name} is {how}: {what}")
+    });
+    let red = text.clone().map(|text| Reason::new(ReasonClass::ValidationFailed, text));
+    project.baseline = Some(Baseline { tree, policy: policy.hash.clone(), red, until: None });
+    match text {
+        Some(text) => {
+            board.note_project(id, "base_red", text.clone(), now);
+            board.notify(id, None, NoticeKind::BaseRed, text);
+        }
+        None => {
+            board.note_project(id, "base_green", "all checks pass on the base", now);
+            board.clear_notice(id, None, NoticeKind::BaseRed);
         }
     }
 }
