@@ -64,12 +64,25 @@ fn settle(cx: &Context, project: &Project) -> Result<(), CliError> {
     match cx.confirm("Approve this change?")? {
         Some(true) => {
             cx.a_persons("approve")?;
+            judge_target(cx, project, &bytes)?;
             approvals.approve(&project.id, &bytes).map_err(|e| file_error(&e))?;
             cx.reload();
         }
         Some(false) | None => cx.note(&format!("{}: overnight.toml was changed: {go_on}", project.id)),
     }
     Ok(())
+}
+
+/// Whether finished work may go where the file says, looked at before it is approved; not where it went there before.
+pub(super) fn judge_target(cx: &Context, project: &Project, bytes: &[u8]) -> Result<(), CliError> {
+    let file = project.code.join(config::FILE);
+    let new = config::parse(&file, bytes).map_err(|e| config_error(&e))?.policy;
+    let now = Approvals::new(&cx.places.data).approved(&project.id).ok().flatten();
+    let now = now.and_then(|now| config::parse(&file, &now.bytes).ok());
+    if now.is_some_and(|now| now.policy.merge.into == new.merge.into) {
+        return Ok(());
+    }
+    crate::setup::init::judge_target(&cx.places, project, &new).map_err(super::setup::setup_error)
 }
 
 /// The same without asking: what is amiss is the error.

@@ -108,7 +108,7 @@ pub(super) fn init(cx: &Context, args: &Init) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn setup_error(error: SetupError) -> CliError {
+pub(super) fn setup_error(error: SetupError) -> CliError {
     CliError { hint: error.hint, ..CliError::new(error.kind, error.message) }
 }
 

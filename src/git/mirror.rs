@@ -6,7 +6,7 @@ use super::odb::{Odb, OdbError};
 use super::seal::{self, Restored};
 use super::source::{Source, for_each_ref};
 use super::{Git, GitError, blocking};
-use crate::domain::Oid;
+use crate::domain::{Oid, safe};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -37,6 +37,8 @@ pub enum MirrorError {
     BadBranch(String),
     #[error("branch {blocker:?} in {place} is in the way of {wanted:?}: git cannot keep both names")]
     NameTaken { blocker: String, wanted: String, place: &'static str },
+    #[error("branch {branch:?} is yours already{}: finished work goes to a branch of its own", checkout(at.as_deref()))]
+    Theirs { branch: String, at: Option<String> },
     #[error("could not read or write the mirror's files")]
     Files(#[from] io::Error),
     #[error(transparent)]
@@ -219,11 +221,24 @@ impl Mirror {
         }
     }
 
-    /// Tries that `overnight/<base>` and `overnight-task/…` can exist beside what the user's repository and the mirror
+    /// Whether finished work may go to the branch `into`: its name fits, and where it is in the user's repository it is
+    /// there by us. A branch of theirs would never be moved, so nothing would arrive.
+    pub async fn may_receive(&self, into: &str, is_default: bool) -> Result<(), MirrorError> {
+        self.names_fit(into).await?;
+        let name = format!("refs/heads/{into}");
+        let is_ours = is_default || self.odb()?.tip(&name)?.is_some();
+        if is_ours || self.user_tip(&name).await?.is_none() {
+            return Ok(());
+        }
+        let at = super::deliver::checked_out(&self.user_repo, &name).map(|at| safe::line(&at.to_string_lossy()));
+        Err(MirrorError::Theirs { branch: into.to_owned(), at })
+    }
+
+    /// Tries that the branch `into` and `overnight-task/…` can exist beside what the user's repository and the mirror
     /// hold. Letter case is ignored: on some file systems it makes no difference, and the names would be confusing.
-    pub async fn names_fit(&self, base: &str) -> Result<(), MirrorError> {
-        check_branch(base)?;
-        let wanted = [format!("overnight/{base}"), format!("{TASK_BRANCHES}x")];
+    pub async fn names_fit(&self, into: &str) -> Result<(), MirrorError> {
+        check_branch(into)?;
+        let wanted = [into.to_owned(), format!("{TASK_BRANCHES}x")];
         let ours = self.odb()?.refs("refs/heads/")?.into_keys().map(|k| k.to_vec()).collect();
         let theirs = user_heads(&self.user_repo).await?.into_keys().collect();
         for (place, names) in [("the user's repository", theirs), ("the mirror", ours)] {
@@ -243,6 +258,10 @@ impl Mirror {
         }
         Ok(())
     }
+}
+
+fn checkout(at: Option<&str>) -> String {
+    at.map_or_else(String::new, |at| format!(" (checked out in {at})"))
 }
 
 /// All branches of the user's repository, read in process, or by git where the repository is of a kind that we do not

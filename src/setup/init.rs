@@ -1,8 +1,9 @@
 //! `overnight init`: makes a repository a project. Finds what it is made of, writes its configuration and approves what it
 //! wrote (never what it found), makes the state repo and the daemon's mirror, and tries the names it will use.
 
-use crate::config::{self, Approvals, FILE, Places, Registry};
+use crate::config::{self, Approvals, FILE, Places, Project, Registry};
 use crate::daemon::chain;
+use crate::domain::policy::Policy;
 use crate::domain::{ProjectId, Slug};
 use crate::git::Git;
 use crate::git::mirror::Mirror;
@@ -96,9 +97,7 @@ async fn init_in(options: &InitOptions) -> Result<InitDone, SetupError> {
     mirror.base_tip(&base).map_err(|e| {
         SetupError::new(ErrorKind::Usage, chain(&e)).hint("commit something first, or name the branch with --base")
     })?;
-    mirror.names_fit(&base).await.map_err(|e| {
-        SetupError::new(ErrorKind::Failed, chain(&e)).hint("rename that branch, or set `[merge] into` to another name")
-    })?;
+    may_receive(&mirror, &parsed.policy).await?;
     say("found", found_line(&found, &base));
     let approvals = Approvals::new(options.places.data.clone());
     if existing.is_none() {
@@ -127,6 +126,27 @@ async fn init_in(options: &InitOptions) -> Result<InitDone, SetupError> {
         );
     }
     Ok(done)
+}
+
+/// Whether finished work may go where a configuration says. Blocks; makes its own runtime.
+pub fn judge_target(places: &Places, project: &Project, policy: &Policy) -> Result<(), SetupError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| SetupError::new(ErrorKind::Unexpected, format!("the runtime could not be started: {e}")))?;
+    runtime.block_on(async {
+        let at = places.project(&project.id).join("code.git");
+        let mirror = Mirror::open(&at, &project.code).await.map_err(|e| mirror_error(&e, &project.code))?;
+        may_receive(&mirror, policy).await
+    })
+}
+
+async fn may_receive(mirror: &Mirror, policy: &Policy) -> Result<(), SetupError> {
+    let is_default = policy.merge.into == format!("overnight/{}", policy.base);
+    mirror.may_receive(&policy.merge.into, is_default).await.map_err(|e| {
+        let hint = "rename that branch, or set `[merge] into` to another name";
+        SetupError::new(ErrorKind::Failed, chain(&e)).hint(hint)
+    })
 }
 
 fn mirror_error(e: &crate::git::mirror::MirrorError, repo: &Path) -> SetupError {

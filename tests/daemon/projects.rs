@@ -46,6 +46,35 @@ fn run_beside_a_paused_daemon_ends() {
     kit.close();
 }
 
+/// A branch of the person's own is never moved, so finished work cannot be sent there; the name is refused beforehand.
+#[test]
+fn finished_work_goes_to_no_branch_of_the_persons() {
+    let kit = Kit::new();
+    kit.git(&kit.code(), &["branch", "develop"]);
+    kit.remember();
+    let file = kit.code().join("overnight.toml");
+    let before = std::fs::read(&file).unwrap();
+    for name in ["develop", "develop/night"] {
+        let refused = kit.run(&["config", "set", "merge.into", name]);
+        assert_eq!(refused.code, 1, "{refused:?}");
+        assert!(refused.err.contains("\"develop\"") && refused.err.contains("`[merge] into`"), "{refused:?}");
+        assert_eq!(std::fs::read(&file).unwrap(), before, "a refused change wrote nothing");
+    }
+    kit.ok(&["config", "set", "merge.into", "night/work"]);
+    kit.script_task("t1", "", &["echo t1 > t1.txt"]);
+    kit.up();
+    kit.merged_task("t1");
+    kit.wait("it arrives", || {
+        kit.git(&kit.code(), &["branch", "--list", "night/work"]).contains("night/work").then_some(())
+    });
+    // It is there by us now.
+    kit.ok(&["config", "set", "merge.into", "other/work"]);
+    kit.ok(&["config", "set", "merge.into", "night/work"]);
+    // That file is the person's own change.
+    kit.remember();
+    kit.close();
+}
+
 /// Those who followed and have left take no place from others.
 #[test]
 fn followers_that_left_take_no_place() {

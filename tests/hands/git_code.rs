@@ -291,17 +291,23 @@ async fn sha256_repositories_work_from_end_to_end() {
 #[tokio::test]
 async fn names_that_cannot_exist_beside_the_users_are_told() {
     let r = rig().await;
-    r.mirror.names_fit("main").await.unwrap();
+    r.mirror.names_fit("overnight/main").await.unwrap();
     r.mirror.names_fit("feat/deep/x").await.unwrap();
     git(&r.code, &["branch", "overnight/main"]);
-    r.mirror.names_fit("main").await.unwrap();
+    r.mirror.may_receive("overnight/main", true).await.unwrap();
+    let e = r.mirror.may_receive("overnight/main", false).await.unwrap_err().to_string();
+    assert!(e.contains("yours already:"), "{e}");
+    git(&r.code, &["switch", "-q", "-c", "develop"]);
+    let e = r.mirror.may_receive("develop", false).await.unwrap_err().to_string();
+    assert!(e.contains("\"develop\" is yours already (checked out in "), "{e}");
+    git(&r.code, &["switch", "-q", "main"]);
     git(&r.code, &["branch", "-m", "overnight/main", "overnight"]);
-    let e = r.mirror.names_fit("main").await.unwrap_err().to_string();
+    let e = r.mirror.names_fit("overnight/main").await.unwrap_err().to_string();
     assert!(e.contains("\"overnight\"") && e.contains("overnight/main"), "{e}");
     git(&r.code, &["branch", "-m", "overnight", "Overnight-Task"]);
-    assert!(matches!(r.mirror.names_fit("main").await, Err(MirrorError::NameTaken { .. })));
+    assert!(matches!(r.mirror.names_fit("overnight/main").await, Err(MirrorError::NameTaken { .. })));
     git(&r.code, &["branch", "-m", "Overnight-Task", "overnight/main/deeper"]);
-    assert!(matches!(r.mirror.names_fit("main").await, Err(MirrorError::NameTaken { .. })));
+    assert!(matches!(r.mirror.names_fit("overnight/main").await, Err(MirrorError::NameTaken { .. })));
     assert!(matches!(r.mirror.names_fit("a..b").await, Err(MirrorError::BadBranch(_))));
 }
 

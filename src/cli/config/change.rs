@@ -106,6 +106,7 @@ fn replace(cx: &Context, now: &Present, bytes: &[u8]) -> Outcome {
         if present != now.bytes {
             return Err(CliError::new(ErrorKind::Failed, "overnight.toml was changed in between; nothing was written"));
         }
+        approval::judge_target(cx, &now.project, bytes)?;
         write(&now.file, bytes).map_err(|e| {
             let mut error = CliError::new(ErrorKind::Failed, "could not write overnight.toml");
             error.causes.push(e.to_string());

@@ -228,6 +228,7 @@ fn present(cx: &Context, now: &Present) {
 
 /// Approves these bytes, tells the daemon and the person.
 fn settle(cx: &Context, project: &Project, bytes: &[u8]) -> Outcome {
+    approval::judge_target(cx, project, bytes)?;
     let hash = approvals(cx).approve(&project.id, bytes).map_err(|e| file_error(&e))?;
     cx.reload();
     cx.show(&serde_json::json!({ "project": project.id, "approved": hash }), || format!("  approved   {hash}\n"))?;
