@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "how long ago a full disk was seen concerns this hand alone")]
 
 mod background;
+mod backlog;
 mod briefs;
 mod claims;
 mod hands;
@@ -137,12 +138,12 @@ impl Shared {
         env
     }
 
-    /// What a failure is laid to when the disk was seen full at or after `since`. A full disk also keeps a run's end from
-    /// being recorded, so that it often has room again when the end is read.
-    pub fn disk_was_full(&self, since: std::time::Instant) -> Option<String> {
+    /// What a run's failure is laid to when the disk was seen full at or after `since`, or by its shim while no daemon was
+    /// there. A full disk also keeps a run's end from being recorded, so that it often has room again when the end is read.
+    pub fn disk_was_full(&self, run: &RunId, since: std::time::Instant) -> Option<String> {
         self.disk_full().or_else(|| {
-            let seen = *lock(&self.full_seen);
-            seen.filter(|at| *at >= since).map(|_| "the disk was full while it ran".to_owned())
+            let seen = lock(&self.full_seen).is_some_and(|at| at >= since) || self.runs.disk_was_full(run);
+            seen.then(|| "the disk was full while it ran".to_owned())
         })
     }
 
@@ -159,6 +160,11 @@ impl Shared {
     fn followed(self: &Shared, run: &RunId) -> Followed<'_> {
         lock(&self.followed).insert(run.clone());
         Followed { shared: self, run: run.clone() }
+    }
+
+    /// All runs that are followed now.
+    fn all_followed(&self) -> Vec<RunId> {
+        lock(&self.followed).iter().cloned().collect()
     }
 
     fn is_followed(&self, run: &RunId) -> bool {

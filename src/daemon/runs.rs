@@ -41,14 +41,25 @@ pub(super) async fn run_task(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: 
         Err(not) => not.told(&run),
     };
     drop(mark);
-    let (end, agent) = match shared.disk_was_full(began) {
-        // Whatever it ended with, that is the likely cause: it is charged to nobody and tried again.
-        Some(why) if !end.ok() => NotStarted::World(why).told(&run),
-        Some(_) | None => (end, agent),
-    };
+    let (end, agent) = unless_full(shared, &run, began, end, agent);
     note_leftovers(ctx, task, &order).await;
     shared.record_run(task, epoch, &order, &end, agent.as_ref());
     shared.send(Event::Answer { task: task.clone(), epoch, answer: Answer::RunEnded { run, end, agent } });
+}
+
+/// A run's end as it is told: where the disk was full, that is the likely cause of whatever it ended with, so it is charged
+/// to nobody and tried again.
+fn unless_full(
+    shared: &Shared,
+    run: &RunId,
+    began: Instant,
+    end: RunEnd,
+    agent: Option<AgentReport>,
+) -> (RunEnd, Option<AgentReport>) {
+    match shared.disk_was_full(run, began) {
+        Some(why) if !end.ok() => NotStarted::World(why).told(run),
+        Some(_) | None => (end, agent),
+    }
 }
 
 /// After a check of a task's own tree: what it wrote there is remembered as no work of the agent's.
@@ -68,10 +79,12 @@ async fn note_leftovers(ctx: &ProjectCtx, task: &TaskId, order: &RunOrder) {
 pub(super) async fn run_side(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, epoch: Epoch, order: RunOrder) {
     let run = order.run.clone();
     let _mark = shared.followed(&run);
+    let began = Instant::now();
     let end = match start(shared, ctx, &order, "").await {
         Ok(()) => follow_quietly(shared, &run).await,
         Err(not) => not.told(&run).0,
     };
+    let (end, _) = unless_full(shared, &run, began, end, None);
     shared.send(Event::Side { project: ctx.id.clone(), epoch, answer: SideAnswer::RunEnded { run, end } });
 }
 

@@ -4,6 +4,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "this is the loop's own wait until `next_wake`")]
 
+use super::backlog::Backlog;
 use super::hands::{self, Order};
 use super::lock::{Anchor, Ours};
 use super::project::lock;
@@ -44,11 +45,10 @@ pub(super) struct Ring {
     pub shared: Arc<Shared>,
     events: mpsc::UnboundedReceiver<Event>,
     order: Order,
-    waiting: BTreeMap<RequestId, mpsc::Sender<Reply>>,
+    pub waiting: BTreeMap<RequestId, mpsc::Sender<Reply>>,
     pub next: u64,
     followers: Vec<Follower>,
-    /// Events of turns that could not be saved.
-    backlog: Vec<Event>,
+    pub backlog: Backlog,
     pub alarms: BTreeMap<&'static str, String>,
     pub watched: BTreeMap<ProjectId, bool>,
     pub printer: Option<super::logs::Printer>,
@@ -58,7 +58,7 @@ pub(super) struct Ring {
     pub looked: BTreeMap<ProjectId, super::projects::Stamp>,
     /// Tasks that ended without being merged since the start.
     failed: BTreeSet<crate::domain::TaskId>,
-    exit: bool,
+    pub exit: bool,
     /// What must stay in place: our lock, and a file of our data folder.
     anchors: [Anchor; 2],
     /// The machine's present start, and the one in which the board was saved last.
@@ -106,7 +106,7 @@ impl Ring {
             waiting: BTreeMap::new(),
             next: 0,
             followers: Vec::new(),
-            backlog: Vec::new(),
+            backlog: Backlog::default(),
             alarms: BTreeMap::new(),
             watched: BTreeMap::new(),
             printer: None,
@@ -202,16 +202,12 @@ impl Ring {
                 biased;
                 Some(call) = incoming.recv() => self.call(call).await,
                 Some(()) = reloads.recv() => self.reload().await,
-                event = self.events.recv(), if self.backlog.is_empty() => {
+                event = self.events.recv() => {
                     let Some(event) = event else { break };
-                    let batch = self.gather(event);
-                    self.process(batch).await;
+                    self.take_in(event).await;
                 }
                 () = tokio::time::sleep(wake) => {
-                    let batch = match std::mem::take(&mut self.backlog) {
-                        backlog if backlog.is_empty() => vec![Event::Wake],
-                        backlog => backlog,
-                    };
+                    let batch = self.backlog.take(BATCH);
                     self.process(batch).await;
                 }
             }
@@ -220,6 +216,15 @@ impl Ring {
             }
         }
         self.exit_code(how)
+    }
+
+    async fn take_in(&mut self, event: Event) {
+        if self.backlog.is_empty() {
+            let batch = self.gather(event);
+            self.process(batch).await;
+        } else {
+            self.put_off(event);
+        }
     }
 
     /// Everything that waits already, in one turn.
@@ -235,10 +240,10 @@ impl Ring {
     }
 
     fn wake(&self) -> Duration {
-        if !self.backlog.is_empty() {
-            return Duration::from_millis(500);
-        }
         let now = crate::host::clock::now();
+        if let Some(wait) = self.backlog.wait(now) {
+            return wait;
+        }
         // Without anything due there is nothing to wake for; a day is for ever.
         self.board.next_wake(now).map_or(Duration::from_secs(86_400), |at| at.since(now.mono))
     }
@@ -300,6 +305,7 @@ impl Ring {
         match seqs {
             Ok(seqs) => {
                 self.board.saved();
+                self.backlog.saved(now);
                 for (id, failed) in ended {
                     let _ = if failed { self.failed.insert(id) } else { self.failed.remove(&id) };
                 }
@@ -318,10 +324,7 @@ impl Ring {
                 if self.alarms.insert("database", text.clone()).as_ref() != Some(&text) {
                     tracing::error!("the board cannot be saved, nothing new is started until it can: {text}");
                 }
-                self.backlog = batch.into_iter().filter(|e| *e != Event::Wake).collect();
-                if self.backlog.is_empty() {
-                    self.backlog.push(Event::Wake);
-                }
+                self.not_saved(batch, &text, now);
             }
         }
         if whole {
@@ -434,14 +437,13 @@ impl Ring {
     pub(super) async fn next_event(&mut self, within: Duration) -> bool {
         let wake = self.wake().min(within);
         tokio::select! {
-            event = self.events.recv(), if self.backlog.is_empty() => {
+            event = self.events.recv() => {
                 let Some(event) = event else { return false };
-                let batch = self.gather(event);
-                self.process(batch).await;
+                self.take_in(event).await;
             }
             () = tokio::time::sleep(wake) => {
-                let backlog = std::mem::take(&mut self.backlog);
-                self.process(if backlog.is_empty() { vec![Event::Wake] } else { backlog }).await;
+                let batch = self.backlog.take(BATCH);
+                self.process(batch).await;
             }
         }
         true

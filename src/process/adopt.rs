@@ -142,7 +142,7 @@ fn settle_locked(folder: &Folder, exit: Exit, _lock: &Lock) -> io::Result<(RunEn
     };
     let (bytes, cut, tail) = transcript::summary(folder.path())?;
     let end = RunEnd { exit, took: took(folder), survivors, tail, bytes, cut };
-    folder.write_exit(&end)?;
+    folder.write_exit(&end, false)?;
     Ok((end, true))
 }
 

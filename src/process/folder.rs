@@ -121,6 +121,9 @@ struct ExitDoc {
     version: u32,
     #[serde(flatten)]
     end: RunEnd,
+    /// The disk was seen full while it ran: the likely cause of whatever it ended with.
+    #[serde(default)]
+    disk_full: bool,
 }
 
 /// Any document: just its version.
@@ -261,8 +264,12 @@ impl Folder {
         self.read_json::<StopDoc>("stop").ok().flatten().map(|d| d.how)
     }
 
-    pub(super) fn write_exit(&self, end: &RunEnd) -> io::Result<()> {
-        self.write_json("exit.json", &ExitDoc { version: VERSION, end: end.clone() }, How::Synced)
+    pub(super) fn write_exit(&self, end: &RunEnd, disk_full: bool) -> io::Result<()> {
+        self.write_json("exit.json", &ExitDoc { version: VERSION, end: end.clone(), disk_full }, How::Synced)
+    }
+
+    pub(super) fn disk_was_full(&self) -> bool {
+        self.read_json::<ExitDoc>("exit.json").ok().flatten().is_some_and(|d| d.disk_full)
     }
 
     pub(super) fn exit(&self) -> io::Result<Option<RunEnd>> {

@@ -70,8 +70,9 @@ impl Runs {
         let tail = "its run folder was deleted before its end was known".to_owned();
         let end = RunEnd { exit: Exit::Lost, took: Duration::ZERO, survivors, tail, bytes: 0, cut: 0 };
         let folder = self.folder_of(&run);
-        let written =
-            make_dir(folder.path()).and_then(|()| folder.start().map(|_| ())).and_then(|()| folder.write_exit(&end));
+        let written = make_dir(folder.path())
+            .and_then(|()| folder.start().map(|_| ()))
+            .and_then(|()| folder.write_exit(&end, false));
         let state = match written {
             Ok(()) => State::Dead(end),
             Err(e) => State::Unreadable(e.to_string()),

@@ -173,6 +173,11 @@ impl Runs {
         self.path_of(run).join("exit.json").exists()
     }
 
+    /// Whether the disk was full while a run that has ended ran, as its shim saw it.
+    pub fn disk_was_full(&self, run: &RunId) -> bool {
+        self.folder_of(run).disk_was_full()
+    }
+
     /// Moves the dead-man limit of a run; the shim sees it within a second.
     pub fn extend(&self, run: &RunId, alive_until_ms: u64) -> Result<(), ProcessError> {
         let folder = self.known(run)?;

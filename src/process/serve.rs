@@ -4,7 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "the shim keeps its own deadlines; no rule sees this clock")]
 
 use super::folder::Stop;
-use super::shim::{Child, Shim};
+use super::shim::{Child, Shim, is_full};
 use super::transcript::Stream;
 use super::tree::{self, Mark, Session, Sweep};
 use super::{stage, system};
@@ -211,7 +211,9 @@ impl Shim {
         self.beat.last_output_ms = self.last_output;
         self.beat.bytes = self.log.bytes();
         // A beat that cannot be written is missed; the run goes on.
-        let _ = self.folder.write_beat(&self.beat);
+        if let Err(e) = self.folder.write_beat(&self.beat) {
+            self.disk_full |= is_full(&e);
+        }
     }
 }
 

@@ -119,6 +119,8 @@ pub(super) struct Shim {
     /// The strongest stop that was asked for and acted on.
     pub(super) stopped: Option<Stop>,
     pub(super) dead_man: bool,
+    /// The disk of the run folder was seen full.
+    pub(super) disk_full: bool,
     /// Looks in a row that found no run folder.
     pub(super) gone: u32,
     /// When TERM turns to KILL: after the dead-man limit only.
@@ -169,6 +171,7 @@ impl Shim {
             child: None,
             stopped: None,
             dead_man: false,
+            disk_full: false,
             gone: 0,
             kill_at: None,
             killing: None,
@@ -265,7 +268,9 @@ impl Shim {
         let _ = self.log.sync();
         let end = RunEnd { exit, took, survivors, tail: self.log.tail(), bytes: self.log.bytes(), cut: self.log.cut() };
         let mut tries = 0;
-        while let Err(e) = self.folder.write_exit(&end) {
+        self.disk_full |= crate::host::disk::space(self.folder.path()).is_ok_and(|s| s.is_full());
+        while let Err(e) = self.folder.write_exit(&end, self.disk_full) {
+            self.disk_full |= is_full(&e);
             tries += 1;
             if tries >= EXIT_TRIES || self.folder.is_gone() {
                 return Err(e);
@@ -293,6 +298,10 @@ impl Shim {
         // A second stage that was held at the gate is no survivor of a child.
         if never_ran { Vec::new() } else { sweep.survivors() }
     }
+}
+
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 async fn pause(time: Duration) {

@@ -24,13 +24,16 @@ impl Runs {
         if folder.exit().map_err(error)?.is_some() {
             return Ok(());
         }
-        folder.write_stop(how).map_err(error)?;
+        let wish = folder.write_stop(how);
+        // A shim takes TERM for a wish that could not be written, as on a full disk.
+        let signal = if wish.is_ok() { libc::SIGUSR1 } else { libc::SIGTERM };
         let boot = system::boot_id().map_err(error)?;
         if let Some(started) = folder.started().filter(|s| s.boot_id == boot)
-            && system::signal(started.shim.pid, started.shim.start, libc::SIGUSR1)
+            && system::signal(started.shim.pid, started.shim.start, signal)
         {
-            return Ok(());
+            return if how == Stop::Term { Ok(()) } else { wish.map_err(error) };
         }
+        wish.map_err(error)?;
         // No shim, or none yet: then the lock tells, and whoever holds it reads the wish.
         let exit = match how {
             _ if folder.is_started() => Exit::Lost,

@@ -57,13 +57,24 @@ fn inside() {
         assert!(status["alarms"].to_string().contains("is full"), "{}", status["alarms"]);
         std::thread::sleep(Duration::from_millis(100));
     }
+    // Whoever asks for something is told at once; an end is an end, and what runs goes on without the daemon.
+    for ask in [&["add", "late"][..], &["pause"], &["abort", "t0"]] {
+        let refused = kit.run(ask);
+        assert!(
+            refused.code == 1 && refused.err.contains("nothing was changed") && refused.err.contains("full"),
+            "{refused:?}"
+        );
+    }
+    assert!(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok(), "another daemon than before");
+    kit.ok(&["stop"]);
     std::fs::remove_file(&filler).unwrap();
+    kit.up();
+    kit.ok(&["add", "late", "--script", "echo late > late.txt"]);
     write(&kit.home().join("full"), "");
-    for path in ["beside", "t0", "t1", "t2", "fills"] {
+    for path in ["beside", "t0", "t1", "t2", "fills", "late"] {
         let facts = kit.merged_task(path);
         assert!(facts["line"]["attempt"].as_u64().unwrap() <= 1, "{}\n{}", facts["line"], kit.log());
         assert_eq!(word(&facts), "completed");
     }
-    assert!(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok(), "another daemon than before");
     kit.close();
 }
