@@ -1,9 +1,12 @@
 //! Ask → call. Each ask is handed to the hand that does it, off the loop; its answer comes back as an event under the same
 //! name. Asks of one task are done in the order they were given; long ones (a child's run) do not hold up the others.
 
-use super::Shared;
+#![expect(clippy::disallowed_methods, reason = "there is no event for room on a disk")]
+
+use super::guard::guarded;
 use super::project::{ProjectCtx, lock};
 use super::state_worker::StateOp;
+use super::{Shared, delivery};
 use crate::decide::Event;
 use crate::decide::ask::{Ask, NoticeKind, ProjectAsk, TaskAsk};
 use crate::decide::event::{Answer, SideAnswer, Theirs, Work, Worktree};
@@ -13,11 +16,14 @@ use crate::domain::{Epoch, Oid, ProjectId, TaskId};
 use crate::git::collect::{self, Collected, CommitRules};
 use crate::git::merge::{self, Candidate};
 use crate::git::pool::Lease;
-use crate::git::{deliver, land, rescue};
+use crate::git::rescue;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
+/// Between two looks for room on a full disk.
+const ROOM: Duration = Duration::from_secs(5);
 /// Files of one attempt that are listed by name.
 const FILES: usize = 300;
 
@@ -94,15 +100,11 @@ fn task_ask(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, order: &mut Order, task
                     // An error only means that it is over already.
                     let _ = before.await;
                 }
-                let long = matches!(other, TaskAsk::Run(_));
-                // To end something must not wait until others have done their work.
-                let at_once = long || matches!(other, TaskAsk::Stop { .. } | TaskAsk::StopBackground);
-                let _place = if at_once { None } else { shared.hands.acquire().await.ok() };
-                if long {
+                if let TaskAsk::Run(order) = other {
                     drop(done);
-                    super::runs::run_task(&shared, &ctx, &task, epoch, other).await;
+                    super::runs::run_task(&shared, &ctx, &task, epoch, *order).await;
                 } else {
-                    if let Some(answer) = task_hand(&shared, &ctx, &task, epoch, other).await {
+                    if let Some(answer) = answered(&shared, &ctx, &task, epoch, other).await {
                         shared.send(Event::Answer { task, epoch, answer });
                     }
                     drop(done);
@@ -112,6 +114,38 @@ fn task_ask(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, order: &mut Order, task
         }
     };
     let _ = ctx.ops.send(op);
+}
+
+/// The answer of the hand that an ask is for, where it has one. What fails while the disk is full is done again when there
+/// is room: it is nobody's failure, however long that takes.
+async fn answered(
+    shared: &Arc<Shared>,
+    ctx: &Arc<ProjectCtx>,
+    task: &TaskId,
+    epoch: Epoch,
+    what: TaskAsk,
+) -> Option<Answer> {
+    // To end something must not wait until others have done their work.
+    let at_once = matches!(what, TaskAsk::Stop { .. } | TaskAsk::StopBackground);
+    let silent = at_once || matches!(what, TaskAsk::StartBackground { .. });
+    loop {
+        let place = if at_once { None } else { shared.hands.acquire().await.ok() };
+        let answer = match guarded(task_hand(shared, ctx, task, epoch, what.clone())).await {
+            Ok(answer) => answer,
+            Err(_) if silent => None,
+            Err(why) => Some(Answer::Failed { why }),
+        };
+        drop(place);
+        match answer {
+            Some(Answer::Failed { why }) if shared.disk_full().is_some() => {
+                tracing::warn!(%task, "it waits for room on the disk: {}", crate::domain::safe::line(&why));
+                while shared.disk_full().is_some() {
+                    tokio::time::sleep(ROOM).await;
+                }
+            }
+            answer => return answer,
+        }
+    }
 }
 
 /// The asks that are done in one go.
@@ -400,7 +434,13 @@ fn project_ask(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, epoch: Epoch, what: 
             tokio::spawn(async move {
                 let long = matches!(other, ProjectAsk::RunCheck(_) | ProjectAsk::StopCheck { .. });
                 let _place = if long { None } else { shared.hands.acquire().await.ok() };
-                if let Some(answer) = project_hand(&shared, &ctx, epoch, other).await {
+                let silent = matches!(other, ProjectAsk::StopCheck { .. });
+                let answer = match guarded(project_hand(&shared, &ctx, epoch, other)).await {
+                    Ok(answer) => answer,
+                    Err(_) if silent => None,
+                    Err(why) => Some(SideAnswer::Failed { why }),
+                };
+                if let Some(answer) = answer {
                     shared.send(Event::Side { project: ctx.id.clone(), epoch, answer });
                 }
             });
@@ -434,82 +474,8 @@ async fn project_hand(
             Ok(Some(_)) => SideAnswer::TargetOvertaken,
             Err(why) => failed(why),
         },
-        ProjectAsk::Deliver { into, tip } => deliver_tip(ctx, &into, tip).await,
-        ProjectAsk::Land { base, into: _, tip } => landed(ctx, &base, &tip).await,
+        ProjectAsk::Deliver { into, tip } => delivery::to_user(ctx, &into, tip).await,
+        ProjectAsk::Land { base, into: _, tip } => delivery::land(ctx, &base, &tip).await,
         ProjectAsk::Edit { .. } | ProjectAsk::PublishBoard => return None,
     })
-}
-
-/// What was delivered last is noted beside the mirror: the next delivery moves the branch only from there.
-async fn deliver_tip(ctx: &ProjectCtx, into: &str, tip: Oid) -> SideAnswer {
-    let file = ctx.data.join("delivered");
-    let note = |tips: &[&Oid]| {
-        let line: Vec<&str> = std::iter::once(into).chain(tips.iter().map(|t| t.as_str())).collect();
-        crate::config::files::write_whole(&file, format!("{}\n", line.join(" ")).as_bytes())
-    };
-    let text = std::fs::read_to_string(&file).unwrap_or_default();
-    let mut words = text.split_whitespace();
-    let ours: Vec<Oid> =
-        if words.next() == Some(into) { words.filter_map(|w| Oid::parse(w).ok()).collect() } else { vec![] };
-    let there = match ctx.mirror.user_tip(&format!("refs/heads/{into}")).await {
-        Ok(there) => there,
-        Err(e) => return SideAnswer::NotDelivered { tip, why: super::chain(&e) },
-    };
-    // Two stand there after a crash between the move and its note. A branch that the person deleted is made anew.
-    let old = there.as_ref().and_then(|there| ours.iter().find(|o| *o == there).or(ours.first()));
-    let done = async {
-        note(&old.into_iter().chain([&tip]).collect::<Vec<_>>()).map_err(|e| super::chain(&e))?;
-        let done = deliver::deliver(&ctx.mirror, into, &tip, old).await.map_err(|e| super::chain(&e))?;
-        let now = match done {
-            deliver::Delivered::Done | deliver::Delivered::Already => Some(&tip),
-            deliver::Delivered::CheckedOut { .. } | deliver::Delivered::MovedThere { .. } => old,
-        };
-        note(&now.into_iter().collect::<Vec<_>>()).map_err(|e| super::chain(&e))?;
-        Ok::<_, String>(done)
-    };
-    match done.await {
-        Ok(deliver::Delivered::Done | deliver::Delivered::Already) => SideAnswer::Delivered { tip },
-        Ok(deliver::Delivered::CheckedOut { at }) => {
-            let why = format!("{into} is checked out in {}; it is left there as it is", at.display());
-            SideAnswer::NotDelivered { tip, why }
-        }
-        Ok(deliver::Delivered::MovedThere { now }) => {
-            let now = now.map_or_else(|| "gone".into(), |o| o.short().to_owned());
-            let why = format!(
-                "{into} was moved in your repository (to {now}) and is left as it is; delete it there to have it made anew"
-            );
-            SideAnswer::NotDelivered { tip, why }
-        }
-        Err(why) => SideAnswer::NotDelivered { tip, why },
-    }
-}
-
-async fn landed(ctx: &ProjectCtx, base: &str, tip: &Oid) -> SideAnswer {
-    let refused = |why: String| SideAnswer::LandRefused { why };
-    match land::land(&ctx.mirror, base, tip).await {
-        Ok(land::Landed::Forward { at, .. }) => {
-            let how = at.map_or_else(
-                || "fast-forward".into(),
-                |at| format!("fast-forward, and the checkout in {}", at.display()),
-            );
-            SideAnswer::Landed { base: base.to_owned(), tip: tip.clone(), how }
-        }
-        Ok(land::Landed::Already) => {
-            SideAnswer::Landed { base: base.to_owned(), tip: tip.clone(), how: "it was there already".into() }
-        }
-        Ok(land::Landed::NotForward { base: at }) => {
-            refused(format!("{base} has moved on to {} meanwhile; try again", at.short()))
-        }
-        Ok(land::Landed::Dirty { at, files }) => {
-            let names: Vec<String> = files.iter().take(5).map(|f| crate::domain::safe::bytes(f)).collect();
-            refused(format!(
-                "{} has uncommitted changes ({}); commit or stash them first",
-                at.display(),
-                names.join(", ")
-            ))
-        }
-        Ok(land::Landed::Busy { at, what }) => refused(format!("{} cannot be updated now: {what}", at.display())),
-        Ok(land::Landed::Refused { at, text }) => refused(format!("git did not update {}: {text}", at.display())),
-        Err(e) => refused(super::chain(&e)),
-    }
 }

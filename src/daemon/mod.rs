@@ -7,6 +7,8 @@ mod background;
 mod backlog;
 mod briefs;
 mod claims;
+mod delivery;
+mod guard;
 mod hands;
 pub mod lock;
 pub mod logs;

@@ -6,11 +6,12 @@
     reason = "how often a run's progress is passed on concerns this hand alone; no rule sees this clock"
 )]
 
+use super::guard::guarded;
 use super::project::ProjectCtx;
 use super::{Shared, briefs};
 use crate::agent::{self, Launch, Reader};
 use crate::decide::Event;
-use crate::decide::ask::{CHECK, Place, Program, RunOrder, TaskAsk};
+use crate::decide::ask::{CHECK, Place, Program, RunOrder};
 use crate::decide::event::{Answer, Progress, SideAnswer};
 use crate::domain::phase::StopStage;
 use crate::domain::verdict::{AgentEvent, AgentReport, Exit, RunEnd, Usage, Verdict};
@@ -30,21 +31,40 @@ const EVENTS: usize = 50;
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// Starts the child of a task's phase (or finds it started) and reports its end.
-pub(super) async fn run_task(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, task: &TaskId, epoch: Epoch, what: TaskAsk) {
-    let TaskAsk::Run(order) = what else { return };
+pub(super) async fn run_task(
+    shared: &Arc<Shared>,
+    ctx: &Arc<ProjectCtx>,
+    task: &TaskId,
+    epoch: Epoch,
+    order: RunOrder,
+) {
     let run = order.run.clone();
     let began = Instant::now();
     // From before its start on: a stop that comes meanwhile has somebody who tells of the end.
     let mark = shared.followed(&run);
-    let (end, agent) = match start(shared, ctx, &order, &task.path.dotted()).await {
-        Ok(()) => follow(shared, task, epoch, &order).await,
-        Err(not) => not.told(&run),
+    let done = guarded(async {
+        match start(shared, ctx, &order, &task.path.dotted()).await {
+            Ok(()) => follow(shared, task, epoch, &order).await,
+            Err(not) => not.told(&run),
+        }
+    });
+    let (end, agent) = match done.await {
+        Ok(done) => done,
+        Err(why) => after_fault(shared, &run, why).await,
     };
     drop(mark);
     let (end, agent) = unless_full(shared, &run, began, end, agent);
     note_leftovers(ctx, task, &order).await;
     shared.record_run(task, epoch, &order, &end, agent.as_ref());
     shared.send(Event::Answer { task: task.clone(), epoch, answer: Answer::RunEnded { run, end, agent } });
+}
+
+/// The end of a run whose hand had a fault: it may live all the same.
+async fn after_fault(shared: &Shared, run: &RunId, why: String) -> (RunEnd, Option<AgentReport>) {
+    if shared.runs.is_started(run) {
+        return (follow_quietly(shared, run).await, None);
+    }
+    NotStarted::World(why).told(run)
 }
 
 /// A run's end as it is told: where the disk was full, that is the likely cause of whatever it ended with, so it is charged
@@ -80,9 +100,15 @@ pub(super) async fn run_side(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, epoch:
     let run = order.run.clone();
     let _mark = shared.followed(&run);
     let began = Instant::now();
-    let end = match start(shared, ctx, &order, "").await {
-        Ok(()) => follow_quietly(shared, &run).await,
-        Err(not) => not.told(&run).0,
+    let done = guarded(async {
+        match start(shared, ctx, &order, "").await {
+            Ok(()) => follow_quietly(shared, &run).await,
+            Err(not) => not.told(&run).0,
+        }
+    });
+    let end = match done.await {
+        Ok(end) => end,
+        Err(why) => after_fault(shared, &run, why).await.0,
     };
     let (end, _) = unless_full(shared, &run, began, end, None);
     shared.send(Event::Side { project: ctx.id.clone(), epoch, answer: SideAnswer::RunEnded { run, end } });

@@ -4,6 +4,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "this worker has a pace of its own; no rule sees this clock")]
 
+use super::guard::guarded;
 use super::project::{ProjectCtx, lock};
 use super::records;
 use super::state_folder::Digest;
@@ -118,7 +119,13 @@ impl StateWorker {
             }
             let last = batch.iter().position(|op| matches!(op, StateOp::Close(_)));
             let mut rest = last.map_or_else(Vec::new, |n| batch.split_off(n));
-            self.serve(batch).await;
+            let unserved: Vec<Event> = batch.iter().filter_map(|op| self.unserved(op)).collect();
+            if guarded(self.serve(batch)).await.is_err() {
+                // What it knew of the files may be half of it.
+                self.reader = WishReader::default();
+                self.skipped = true;
+                unserved.into_iter().for_each(|event| drop(self.events.send(event)));
+            }
             if let Some(StateOp::Close(done)) = rest.drain(..).next() {
                 self.bring_up().await;
                 // Whoever asked may be gone.
@@ -126,6 +133,32 @@ impl StateWorker {
                 return;
             }
         }
+    }
+
+    /// What whoever waits for this op is told after a fault of ours; an answer that went out already holds.
+    fn unserved(&self, op: &StateOp) -> Option<Event> {
+        let why = || "a fault in overnight itself; its log has the place".to_owned();
+        let project = self.ctx.id.clone();
+        Some(match op {
+            StateOp::Claim { task, epoch } => {
+                Event::Answer { task: task.clone(), epoch: *epoch, answer: Answer::ClaimUnknown { why: why() } }
+            }
+            StateOp::Record { task, epoch, conclude: true, .. } => {
+                Event::Answer { task: task.clone(), epoch: *epoch, answer: Answer::Failed { why: why() } }
+            }
+            StateOp::Edit { epoch, id, .. } => {
+                Event::Side { project, epoch: *epoch, answer: SideAnswer::EditRefused { id: *id, why: why() } }
+            }
+            StateOp::Boards { epoch, .. } => {
+                Event::Side { project, epoch: *epoch, answer: SideAnswer::Failed { why: why() } }
+            }
+            // Nobody waits for a record of a task that goes on; a later one says it all.
+            StateOp::Record { .. }
+            | StateOp::Look { .. }
+            | StateOp::Touched(_)
+            | StateOp::Fetch
+            | StateOp::Close(_) => return None,
+        })
     }
 
     /// The next op; while none comes, the person's folder is brought up.
