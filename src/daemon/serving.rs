@@ -78,7 +78,8 @@ async fn serve_in(places: &Places, ours: &locks::Ours, request: Request) -> Resu
         ring.next_event(Duration::from_millis(200)).await;
     }
     let reading = request.is_reading();
-    let patience = if matches!(request, Request::Land { .. }) { LAND } else { READ };
+    let of_git = matches!(request, Request::Land { .. } | Request::Diff { .. } | Request::Undo { .. });
+    let patience = if of_git { LAND } else { READ };
     let reply = ask(&mut ring, request, patience).await;
     if !reading && !matches!(reply, Reply::Error(_)) {
         let settled = ask(&mut ring, Request::Settle, PUBLISH).await;
@@ -113,6 +114,6 @@ async fn ask(ring: &mut Ring, request: Request, patience: Duration) -> Reply {
         if Instant::now() >= until {
             return Reply::error(ErrorKind::Failed, "no answer in time");
         }
-        ring.next_event(Duration::from_millis(100)).await;
+        ring.next_event(Duration::from_millis(20)).await;
     }
 }

@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is the loop's own wait until `next_wake`")]
 
 use super::backlog::Backlog;
+use super::guard::guarded;
 use super::hands::{self, Order};
 use super::lock::{Anchor, Ours};
 use super::project::lock;
@@ -19,7 +20,7 @@ use crate::decide::event::{RequestId, Started};
 use crate::decide::{Board, Event, publish};
 use crate::domain::{Epoch, ProjectId, RunId};
 use crate::process::{Runs, State};
-use crate::protocol::{Reply, Request};
+use crate::protocol::{ErrorKind, Reply, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, RwLock};
@@ -381,6 +382,13 @@ impl Ring {
         }
         if matches!(request, Request::Status { .. }) {
             self.look_at_configuration();
+        }
+        if let Some(answer) = views::repos::answer(self, &request) {
+            tokio::spawn(async move {
+                let reply = guarded(answer).await.unwrap_or_else(|why| Reply::error(ErrorKind::Unexpected, why));
+                let _ = replies.try_send(reply);
+            });
+            return;
         }
         if let Some(reply) = views::answer(self, &request).await {
             let _ = replies.try_send(reply);

@@ -39,21 +39,12 @@ pub(super) async fn answer(ring: &Ring, request: &Request) -> Option<Reply> {
         Request::Why { project, path } => why(ring, &key(project, path)).await,
         Request::Show { project, path } => show(ring, &key(project, path)).await,
         Request::Report { project, night } => super::views::report::report(ring, project.as_ref(), *night).await,
-        Request::Diff { project, path: None, patch } => diff(ring, project, *patch).await,
-        Request::Diff { project, path: Some(path), patch } => task_diff(ring, &key(project, path), *patch).await,
-        Request::Rescues { project, path } => match ring.shared.project(project) {
-            Some(ctx) => Reply::Rescues { rescues: rescues(&ctx, path) },
-            None => unknown_project(project),
-        },
-        Request::Undo { project, path, attempt } => undo(ring, project, path, *attempt).await,
         _ => return None,
     })
 }
 
 mod report;
-mod repos;
-
-use repos::{diff, rescues, task_diff, undo};
+pub(super) mod repos;
 
 fn key(project: &ProjectId, path: &TaskPath) -> TaskId {
     TaskId { project: project.clone(), path: path.clone() }
@@ -352,7 +343,7 @@ async fn show(ring: &Ring, id: &TaskId) -> Reply {
         return not_found(id);
     };
     view.journal = journal;
-    view.rescues = rescues(&ctx, &id.path);
+    view.rescues = repos::rescues(&ctx, &id.path);
     view.runs = runs_of(&ring.shared, id);
     Reply::Task(Box::new(view))
 }

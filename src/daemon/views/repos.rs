@@ -3,12 +3,38 @@
 use super::super::chain;
 use super::super::project::ProjectCtx;
 use super::super::turn::Ring;
-use super::unknown_project;
-use crate::domain::{Oid, ProjectId, TaskId, TaskPath};
+use super::{key, unknown_project};
+use crate::domain::{Oid, TaskId, TaskPath};
 use crate::git::{land, rescue};
-use crate::protocol::Reply;
 use crate::protocol::reply::{ErrorKind, Failure};
 use crate::protocol::view::{DiffView, FileLine, RescueView};
+use crate::protocol::{Reply, Request};
+use futures::future::{self, BoxFuture, FutureExt as _};
+
+/// The answer to what is asked of a repository. It may take git's own time, so it is worked out beside the ring, from what
+/// the board says now.
+pub(in super::super) fn answer(ring: &Ring, request: &Request) -> Option<BoxFuture<'static, Reply>> {
+    let (Request::Diff { project, .. } | Request::Rescues { project, .. } | Request::Undo { project, .. }) = request
+    else {
+        return None;
+    };
+    let Some(ctx) = ring.shared.project(project) else {
+        return Some(future::ready(unknown_project(project)).boxed());
+    };
+    Some(match request.clone() {
+        Request::Diff { path: None, patch, .. } => async move { diff(&ctx, patch).await }.boxed(),
+        Request::Diff { path: Some(path), patch, project } => {
+            let task = key(&project, &path);
+            let open = ring.board.tasks.get(&task);
+            let known = open.is_some() || ring.board.ended.contains_key(&task);
+            let began = open.and_then(|t| Some(t.worktree.as_ref()?.base.clone()));
+            async move { task_diff(&ctx, &task, known, began, patch).await }.boxed()
+        }
+        Request::Undo { path, attempt, .. } => async move { undo(&ctx, &path, attempt).await }.boxed(),
+        Request::Rescues { path, .. } => async move { Reply::Rescues { rescues: rescues(&ctx, &path) } }.boxed(),
+        _ => return None,
+    })
+}
 
 pub(super) fn rescues(ctx: &ProjectCtx, path: &TaskPath) -> Vec<RescueView> {
     let kept = rescue::rescues(&ctx.mirror, path).unwrap_or_default();
@@ -21,12 +47,11 @@ pub(super) fn rescues(ctx: &ProjectCtx, path: &TaskPath) -> Vec<RescueView> {
         .collect()
 }
 
-pub(super) async fn diff(ring: &Ring, project: &ProjectId, patch: bool) -> Reply {
-    let Some(ctx) = ring.shared.project(project) else { return unknown_project(project) };
+async fn diff(ctx: &ProjectCtx, patch: bool) -> Reply {
     let Some(policy) = ctx.policy() else {
         return Reply::error(ErrorKind::WrongState, "the project has no approved configuration");
     };
-    match diff_of(&ctx, &policy.base, &policy.merge.into, patch).await {
+    match diff_of(ctx, &policy.base, &policy.merge.into, patch).await {
         Ok(view) => Reply::Diff(view),
         Err(e) => Reply::error(ErrorKind::Failed, e),
     }
@@ -44,12 +69,11 @@ async fn diff_of(ctx: &ProjectCtx, base: &str, into: &str, patch: bool) -> Resul
 }
 
 /// What one task's branch holds beside what it started from.
-pub(super) async fn task_diff(ring: &Ring, task: &TaskId, patch: bool) -> Reply {
-    let Some(ctx) = ring.shared.project(&task.project) else { return unknown_project(&task.project) };
+async fn task_diff(ctx: &ProjectCtx, task: &TaskId, known: bool, began: Option<Oid>, patch: bool) -> Reply {
     let branch = task.path.branch();
     let tip = match ctx.mirror.branch_tip(&branch) {
         Ok(Some(tip)) => tip,
-        Ok(None) if ring.board.tasks.contains_key(task) || ring.board.ended.contains_key(task) => {
+        Ok(None) if known => {
             let text = format!("{} has no branch: it has not begun, or it is over and its branch is gone", task.path);
             return Reply::Error(Failure {
                 kind: ErrorKind::WrongState,
@@ -60,7 +84,7 @@ pub(super) async fn task_diff(ring: &Ring, task: &TaskId, patch: bool) -> Reply 
         Ok(None) => return super::not_found(task),
         Err(e) => return Reply::error(ErrorKind::Failed, chain(&e)),
     };
-    match task_diff_of(ring, &ctx, task, &tip, patch).await {
+    match task_diff_of(ctx, &tip, began, patch).await {
         Ok((base, (files, patch))) => {
             Reply::Diff(DiffView { base: base.short().to_owned(), into: branch, files, patch })
         }
@@ -68,13 +92,7 @@ pub(super) async fn task_diff(ring: &Ring, task: &TaskId, patch: bool) -> Reply 
     }
 }
 
-async fn task_diff_of(
-    ring: &Ring,
-    ctx: &ProjectCtx,
-    task: &TaskId,
-    tip: &Oid,
-    patch: bool,
-) -> Result<(Oid, Changes), String> {
+async fn task_diff_of(ctx: &ProjectCtx, tip: &Oid, began: Option<Oid>, patch: bool) -> Result<(Oid, Changes), String> {
     // Where it meets the target: what was merged into its branch meanwhile is not its own.
     let into = ctx.policy().map(|policy| policy.merge.into);
     let met = || -> Result<Option<Oid>, Box<dyn std::error::Error>> {
@@ -83,7 +101,6 @@ async fn task_diff_of(
         Ok(ctx.mirror.odb()?.merge_base(&target, tip)?)
     };
     let met = met().map_err(|e| chain(e.as_ref()))?.filter(|met| met != tip);
-    let began = ring.board.tasks.get(task).and_then(|t| Some(t.worktree.as_ref()?.base.clone()));
     let base = met.or(began).unwrap_or_else(|| tip.clone());
     let changes = changes(ctx, &base, tip, patch).await?;
     Ok((base, changes))
@@ -125,8 +142,7 @@ fn place(path: &TaskPath, name: &str) -> Option<(u32, u8)> {
     Some((rest[..end].parse().ok()?, rank))
 }
 
-pub(super) async fn undo(ring: &Ring, project: &ProjectId, path: &TaskPath, attempt: Option<u32>) -> Reply {
-    let Some(ctx) = ring.shared.project(project) else { return unknown_project(project) };
+async fn undo(ctx: &ProjectCtx, path: &TaskPath, attempt: Option<u32>) -> Reply {
     let kept = rescue::rescues(&ctx.mirror, path).unwrap_or_default();
     let number = |name: &str| place(path, name).map(|(number, _)| number);
     let fits = |k: &&rescue::Kept| attempt.is_none() || number(&k.name) == attempt;
