@@ -161,7 +161,7 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_overnight"));
-        command.args(["stop", "--agents"]).current_dir(&self.code).env("OVERNIGHT_HOME", self.dir.join("home"));
+        command.args(["stop"]).current_dir(&self.code).env("OVERNIGHT_HOME", self.dir.join("home"));
         // What is left of it is a temporary folder.
         let _ = command.output();
     }

@@ -20,11 +20,11 @@ const ENDING: Duration = Duration::from_secs(60);
 
 /// Arguments of `stop`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  overnight stop\n  overnight stop --agents")]
+#[command(after_help = "Example:\n  overnight stop\n  overnight stop --keep-agents")]
 pub(super) struct Stop {
-    /// Stop the agents too; their tasks keep their place and their attempts.
+    /// Let the agents that run go on; the next start takes them up.
     #[arg(long)]
-    agents: bool,
+    keep_agents: bool,
 }
 
 /// Arguments of `run`.
@@ -67,11 +67,11 @@ pub(super) fn start(cx: &Context) -> Outcome {
 }
 
 pub(super) fn stop(cx: &Context, args: &Stop) -> Outcome {
-    let was = end(cx, args.agents)?;
-    let text = match (was, args.agents) {
+    let was = end(cx, !args.keep_agents)?;
+    let text = match (was, args.keep_agents) {
         (false, _) => "no daemon is running",
-        (true, true) => "stopped, and its agents with it",
-        (true, false) => "stopped; agents that run go on and are taken up at the next start",
+        (true, false) => "stopped, and its agents with it; their tasks go on at the next start",
+        (true, true) => "stopped; agents that run go on and are taken up at the next start",
     };
     cx.show(&serde_json::json!({ "was_running": was, "done": text }), || format!("  {text}\n"))?;
     Ok(ExitCode::SUCCESS)

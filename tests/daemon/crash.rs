@@ -202,14 +202,14 @@ fn an_agent_that_ends_without_a_daemon_is_settled_by_the_next() {
     rig.end_checks();
 }
 
-/// `stop --agents` ends the agents; their tasks keep their place and their attempts, and go on at the next start.
+/// `stop` ends the agents; their tasks keep their place and their attempts, and go on at the next start.
 #[test]
 fn stop_with_agents_then_start_resumes() {
     let rig = worker_rig();
     rig.agent_task("t1", "worker");
     let mut daemon = rig.start();
     rig.wait_for("the agent has started", SOON, || !rig.lines("spawns").is_empty());
-    rig.ok(&["stop", "--agents"]);
+    rig.ok(&["stop"]);
     daemon.ended();
     assert_eq!(rig.processes(), vec![]);
     assert!(!rig.root().join("go").exists());

@@ -66,7 +66,7 @@ fn inside() {
         );
     }
     assert!(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok(), "another daemon than before");
-    kit.ok(&["stop"]);
+    kit.ok(&["stop", "--keep-agents"]);
     std::fs::remove_file(&filler).unwrap();
     kit.up();
     kit.ok(&["add", "late", "--script", "echo late > late.txt"]);

@@ -74,7 +74,7 @@ impl Kit {
 
     /// Ends the daemon as a person does.
     pub(crate) fn down(&self) {
-        self.ok(&["stop", "--agents"]);
+        self.ok(&["stop"]);
         if let Some(mut daemon) = self.daemon.borrow_mut().take() {
             daemon.ended();
         }

@@ -480,7 +480,7 @@ impl Rig {
 
     /// The end checks of every test. The daemon, if one runs, is stopped first, with its agents.
     pub(crate) fn end_checks(&self) {
-        self.run(&["stop", "--agents"]);
+        self.run(&["stop"]);
         let end = Instant::now() + Duration::from_secs(20);
         let mut left = marked(self.root.to_str().unwrap());
         while !left.is_empty() && Instant::now() < end {
