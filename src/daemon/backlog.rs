@@ -45,6 +45,14 @@ impl Backlog {
 }
 
 impl Ring {
+    /// The database is broken: the board goes whole into another one, for nothing of it is known by the database alone.
+    pub(super) async fn renew_store(&mut self) {
+        match self.shared.store.renew(&self.boot, &self.board, crate::host::clock::now()).await {
+            Ok(()) => tracing::error!("the database was broken; the board is saved in a new one, and work goes on"),
+            Err(e) => tracing::error!("the database is broken, and no other could be made: {}", super::chain(&e)),
+        }
+    }
+
     /// A turn could not be saved; it is as if it had not been.
     pub(super) fn not_saved(&mut self, batch: Vec<Event>, why: &str, now: Now) {
         self.backlog.retry_at = Some(now.mono.after(PAUSE));

@@ -5,9 +5,10 @@ use crate::decide::ask::Record;
 use crate::decide::event::WishEdit;
 use crate::domain::status::Outcome;
 use crate::domain::task::WishVerb;
-use crate::domain::{Epoch, Oid, TaskId, TaskPath};
+use crate::domain::{Epoch, Oid, TaskId, TaskPath, Wall};
 use crate::git::state_commit::Change;
 use crate::git::state_repo::{Content, StateRepo};
+use crate::store::HistoryRow;
 use crate::text::board_file::{self, Row};
 use crate::text::state_file::{self, LogLine, StateDoc};
 use crate::text::task_file::{self, Key, Value};
@@ -55,6 +56,42 @@ pub(super) fn is_over(state: &StateRepo, tip: &Oid, task: &TaskPath) -> bool {
     let Some((doc, outcome)) = doc.and_then(|doc| Some((doc.clone(), doc.outcome?))) else { return false };
     let wish = || task_file::read(&bytes_at(state, Some(tip), &readme_path(task))?, task, &|_| true).ok();
     outcome.satisfies() || wish().is_none_or(|wish| wish.retry <= doc.observed.retry)
+}
+
+/// What the state repo says a task came to, for one whose end our own history does not know: it ended on another machine,
+/// or before a database that is lost.
+pub(super) fn history_of(state: &StateRepo, task: &TaskId) -> Option<HistoryRow> {
+    let tip = super::project::tip(state)?;
+    let doc = state_file::read(&bytes_at(state, Some(&tip), &state_path(&task.path))?).ok()?;
+    let outcome = doc.outcome?;
+    let wish = bytes_at(state, Some(&tip), &readme_path(&task.path));
+    let wish = wish.and_then(|bytes| task_file::read(&bytes, &task.path, &|_| true).ok());
+    let ended = doc.ended.or(doc.started).unwrap_or(Wall(0));
+    Some(HistoryRow {
+        task: task.clone(),
+        epoch: doc.epoch,
+        retry: doc.observed.retry,
+        night: None,
+        title: wish.map_or_else(|| task.path.slug().to_owned(), |wish| wish.title),
+        outcome: outcome.word().to_owned(),
+        status: outcome.status().word().to_owned(),
+        reason: outcome.reason().map(|r| (r.class.word().to_owned(), r.text)),
+        question: doc.question,
+        attempts: doc.attempts,
+        usage: doc.usage,
+        agent: doc.agent,
+        model: doc.model,
+        queued: doc.claimed.unwrap_or(ended),
+        started: doc.started,
+        ended,
+        branch: doc.branch,
+        target: None,
+        merge_commit: doc.merged.map(|commit| commit.as_str().to_owned()),
+        tip: None,
+        files: Vec::new(),
+        changed: 0,
+        left_out: Vec::new(),
+    })
 }
 
 /// Whether the state repo holds this very record, written by this daemon.

@@ -63,7 +63,7 @@ pub(super) struct Ring {
     /// What must stay in place: our lock, and a file of our data folder.
     anchors: [Anchor; 2],
     /// The machine's present start, and the one in which the board was saved last.
-    boot: String,
+    pub boot: String,
     saved_boot: Option<String>,
 }
 
@@ -322,6 +322,9 @@ impl Ring {
                 // As if the turn had not been: nothing is handed out, the events stay for the next try.
                 self.board.roll_back();
                 let text = chain(&e);
+                if e.is_damage() {
+                    self.renew_store().await;
+                }
                 if self.alarms.insert("database", text.clone()).as_ref() != Some(&text) {
                     tracing::error!("the board cannot be saved, nothing new is started until it can: {text}");
                 }

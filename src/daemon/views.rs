@@ -13,7 +13,7 @@ use crate::domain::{Now, Oid, ProjectId, TaskId, TaskPath};
 use crate::protocol::reply::{ErrorKind, Failure};
 use crate::protocol::view::{Counts, EventLine, InvalidLine, NightView, ProjectView, StatusView, TaskLine, TaskView};
 use crate::protocol::{Reply, Request, VERSION};
-use crate::store::{HistoryRow, JournalFilter, JournalRow};
+use crate::store::{HistoryRow, JournalFilter, JournalRow, StoreError};
 use crate::text::board_file::Row;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -301,17 +301,20 @@ async fn why(ring: &Ring, id: &TaskId) -> Reply {
     if let Some(invalid) = invalid_of(&ring.board, id) {
         return Reply::Why { text: invalid };
     }
-    match ring.shared.store.task_history(id).await {
-        Ok(rows) => match rows.last() {
-            Some(row) => Reply::Why { text: format!("{}: {}", row.status, ended_sentence(row)) },
-            None if ring.board.ended.contains_key(id) => {
-                let outcome = &ring.board.ended[id].outcome;
-                Reply::Why { text: format!("{}, as the state repo says", outcome.status()) }
-            }
-            None => not_found(id),
-        },
+    match last_row(ring, id).await {
+        Ok(Some(row)) => Reply::Why { text: format!("{}: {}", row.status, ended_sentence(&row)) },
+        Ok(None) => not_found(id),
         Err(e) => Reply::error(ErrorKind::Unexpected, chain(&e)),
     }
+}
+
+/// How a task ended last: as our own history says, else as the state repo does.
+async fn last_row(ring: &Ring, id: &TaskId) -> Result<Option<HistoryRow>, StoreError> {
+    let row = ring.shared.store.task_history(id).await?.pop();
+    if row.is_some() || !ring.board.ended.contains_key(id) {
+        return Ok(row);
+    }
+    Ok(ring.shared.project(&id.project).and_then(|ctx| super::records::history_of(&ctx.state, id)))
 }
 
 fn invalid_of(board: &Board, id: &TaskId) -> Option<String> {
@@ -328,11 +331,11 @@ async fn show(ring: &Ring, id: &TaskId) -> Reply {
     let now = crate::host::clock::now();
     let Some(ctx) = ring.shared.project(&id.project) else { return unknown_project(&id.project) };
     let (journal, _) = events(&ring.shared, Some(&id.project), Some(&id.path), None, 20).await;
-    let rows = ring.shared.store.task_history(id).await.unwrap_or_default();
+    let row = last_row(ring, id).await.unwrap_or_default();
     let mut view = if let Some(task) = ring.board.tasks.get(id) {
         open_view(&ring.board, task, now)
-    } else if let Some(row) = rows.last() {
-        ended_view(row)
+    } else if let Some(row) = row {
+        ended_view(&row)
     } else if let Some(text) = invalid_of(&ring.board, id) {
         return Reply::Error(Failure {
             kind: ErrorKind::WrongState,

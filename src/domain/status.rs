@@ -100,6 +100,17 @@ impl Outcome {
         }
     }
 
+    /// The word that the history keeps.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Merged { .. } => "merged",
+            Self::ChildrenDone => "children_done",
+            Self::NoChanges => "no_changes",
+            Self::Failed { .. } => "failed",
+            Self::Aborted => "aborted",
+        }
+    }
+
     /// Why it came to no more than this, where there is a reason to tell.
     pub fn reason(&self) -> Option<Reason> {
         match self {

@@ -111,6 +111,10 @@ impl Kind {
             return if is_full(error) { Self::Full } else { Self::Other };
         }
         let code = error.as_database_error().and_then(|e| e.code()).and_then(|code| code.parse::<i32>().ok());
+        // The file was moved away or deleted under the connection.
+        if code == Some(1032) {
+            return Self::Damaged;
+        }
         match code.map(|code| code & 0xff) {
             Some(5 | 6) => Self::Busy,
             Some(10 | 13) => Self::Full,

@@ -118,13 +118,7 @@ pub(super) async fn put(
     night: Option<u64>,
     now: Now,
 ) -> Result<(), sqlx::Error> {
-    let (word, commit) = match &ended.outcome {
-        Outcome::Merged { commit } => ("merged", Some(commit)),
-        Outcome::ChildrenDone => ("children_done", None),
-        Outcome::NoChanges => ("no_changes", None),
-        Outcome::Failed { .. } => ("failed", None),
-        Outcome::Aborted => ("aborted", None),
-    };
+    let commit = if let Outcome::Merged { commit } = &ended.outcome { Some(commit) } else { None };
     let reason = ended.outcome.reason();
     let (work, plan) = (task.work.as_ref(), task.plan.as_ref());
     sqlx::query(
@@ -140,7 +134,7 @@ pub(super) async fn put(
     .bind(i64::from(ended.retry))
     .bind(night.map(int))
     .bind(text(task.title()))
-    .bind(word)
+    .bind(ended.outcome.word())
     .bind(ended.outcome.status().word())
     .bind(reason.as_ref().map(|r| r.class.word()))
     .bind(reason.as_ref().map(|r| text(&r.text)))

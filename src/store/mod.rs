@@ -21,12 +21,15 @@ pub use history::HistoryRow;
 pub use journal::{JournalFilter, JournalRow, KEPT_ALWAYS, Keep};
 pub use runs::{By, Run, UsageFilter};
 
+use crate::decide::Board;
+use crate::decide::board::Changes;
+use crate::domain::Now;
 use file::Database;
 use heartbeat::Beats;
 use link::Link;
 use sqlx::migrate::Migrator;
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tokio::sync::Mutex;
 
 /// The schema of `board.db`.
@@ -37,6 +40,7 @@ pub static BEATS: Migrator = sqlx::migrate!("migrations/beats");
 /// The open databases of one data folder. Only the holder of the folder's lock opens them.
 #[derive(Debug)]
 pub struct Store {
+    path: PathBuf,
     writer: Mutex<Link>,
     reader: Mutex<Link>,
     beats: Beats,
@@ -54,10 +58,35 @@ impl Store {
         let conn = board.open().await?;
         let beats = Beats::open(&data_dir.join("beats.db")).await?;
         Ok(Self {
-            writer: Mutex::new(Link::new(board.options(), Some(conn))),
-            reader: Mutex::new(Link::new(board.options().pragma("query_only", "on"), None)),
+            writer: Mutex::new(writer(&board, conn)),
+            reader: Mutex::new(reader(&board)),
+            path: path.clone(),
             beats,
         })
+    }
+
+    /// After an error that `is_damage`: opens `board.db` anew, set aside and made afresh where it is damaged, and saves the
+    /// whole board in it. What the old one knew beside the board (journal, history) stays in it.
+    pub async fn renew(&self, boot_id: &str, whole: &Board, now: Now) -> Result<(), StoreError> {
+        let board = Database { path: &self.path, migrations: &BOARD, durable: true };
+        let mut links = (self.writer.lock().await, self.reader.lock().await);
+        links.0.close().await;
+        links.1.close().await;
+        let conn = match board.open().await {
+            Err(StoreError::Damaged { .. }) => board.open().await?,
+            opened => opened?,
+        };
+        *links.0 = writer(&board, conn);
+        *links.1 = reader(&board);
+        drop(links);
+        let changes = Changes {
+            ended: whole.ended.iter().map(|(id, one)| (id, Some(one), None)).collect(),
+            paused: Some(whole.paused),
+            night: Some(&whole.night),
+            ..Changes::default()
+        };
+        self.save(&changes, &[], None, now).await?;
+        self.save_boot(boot_id, whole).await
     }
 
     /// Writes what is still in memory and closes the files.
@@ -82,6 +111,14 @@ impl Store {
     pub async fn prune_beats(&self, before: crate::domain::Wall) -> Result<(), StoreError> {
         self.beats.prune(before).await
     }
+}
+
+fn writer(board: &Database<'_>, conn: sqlx::SqliteConnection) -> Link {
+    Link::new(board.options(), Some(conn))
+}
+
+fn reader(board: &Database<'_>) -> Link {
+    Link::new(board.options().pragma("query_only", "on"), None)
 }
 
 /// Text for a TEXT column. SQLite's own functions and tools end text at the first NUL byte; the sign for NUL stands in its

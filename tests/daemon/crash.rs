@@ -103,6 +103,43 @@ fn has_beat(rig: &Rig, run: &str) -> bool {
     })
 }
 
+/// The database breaks, or is deleted, while an agent works: the board goes into another one, and nothing is lost by it.
+#[test]
+fn a_database_that_breaks_while_the_daemon_runs_costs_nothing() {
+    for deleted in [false, true] {
+        let rig = worker_rig();
+        rig.agent_task("t1", "worker");
+        rig.task("t2", &["echo t2 > t2.txt"]);
+        let daemon = rig.start();
+        rig.wait_for("the agent has started", SOON, || !rig.lines("spawns").is_empty());
+        rig.until_word("t2", "completed", SOON);
+        for name in ["board.db-wal", "board.db-shm", "board.db"] {
+            let file = rig.data().join(name);
+            if deleted {
+                let _ = std::fs::remove_file(&file);
+            } else if name != "board.db-shm" {
+                let length = usize::try_from(file.metadata().unwrap().len()).unwrap();
+                std::fs::write(&file, vec![b'#'; length]).unwrap();
+            }
+        }
+        rig.ok(&["pause"]);
+        rig.ok(&["add", "t3", "--script", "echo t3 > t3.txt"]);
+        let_go(&rig);
+        rig.until_word("t1", "completed", SOON);
+        rig.ok(&["resume"]);
+        rig.until_word("t3", "completed", SOON);
+        daemon.kill();
+        let _daemon = rig.start();
+        for slug in ["t1", "t2", "t3"] {
+            // Known from the state repo by now, if not from the database.
+            rig.wait_for("it is known as done", SOON, || rig.run(&["task", "status", slug]).out.contains("completed"));
+            assert_eq!(rig.merges_of(slug), 1);
+        }
+        assert_eq!(rig.lines("spawns").len(), 1, "{:?}", rig.lines("spawns"));
+        rig.end_checks();
+    }
+}
+
 /// CR-TWO-AGENTS: the daemon is killed three times while its agent lives; there is never a second one.
 #[test]
 fn a_killed_daemon_takes_up_its_agent_and_never_starts_a_second() {

@@ -11,7 +11,7 @@ use overnight::domain::{Epoch, Mono, Now, Oid, ProjectId, RunId, TaskId, TaskPat
 use overnight::store::file::Database;
 use overnight::store::{BOARD, Beat, By, JournalFilter, KEPT_ALWAYS, Keep, Run, Store, StoreError, UsageFilter};
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -368,6 +368,34 @@ async fn a_damaged_database_is_set_aside_and_the_next_open_makes_a_new_one() {
         assert_eq!(store.load().await.unwrap().tasks, []);
         store.save(&upserts(&tasks), &[], None, now(1)).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_database_that_breaks_under_its_store_is_replaced_by_the_whole_board() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("board.db");
+    let store = Store::open(dir.path()).await.unwrap();
+    let tasks: Vec<_> = (0..100).map(|n| task(&format!("t{n}"), 1)).collect();
+    store.save(&upserts(&tasks), &[], None, now(1)).await.unwrap();
+    let concluded = Concluded { outcome: Outcome::Aborted, epoch: Epoch(3), retry: 0 };
+    let board = Board::load(tasks.clone(), vec![(id("over"), concluded.clone())], vec![], true, None);
+    // All of it in the one file, and all but its head spoiled.
+    let mut other = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
+    sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut other).await.unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[4096..].fill(b'#');
+    std::fs::write(&path, &bytes).unwrap();
+    sqlx::query("PRAGMA user_version = 7").execute(&mut other).await.unwrap();
+    other.close().await.unwrap();
+    let error = store.save(&upserts(&tasks[..1]), &[], None, now(2)).await.unwrap_err();
+    assert!(error.is_damage(), "{error:?}");
+    store.renew("boot-1", &board, now(2)).await.unwrap();
+    assert!(dir.path().join("board.db.damaged-1").exists());
+    store.save(&upserts(&[task("late", 1)]), &[], None, now(3)).await.unwrap();
+    store.close().await;
+    let saved = Store::open(dir.path()).await.unwrap().load().await.unwrap();
+    assert_eq!(saved.ended, [(id("over"), concluded)]);
+    assert_eq!((saved.tasks.len(), saved.paused, saved.boot_id.as_deref()), (101, true, Some("boot-1")));
 }
 
 #[tokio::test]
