@@ -95,7 +95,7 @@ plant 'attempts of good runs are not counted' $d/verdicts.rs 's/task.attempts \+
 plant 'failed attempts are not counted' $d/verdicts.rs 's/task.attempts \+= 1;\n    task.tries = 0;\n    if fresh/task.tries = 0;\n    if fresh/'
 plant 'limits spend attempts' $d/verdicts.rs 's/(let project = board.project_mut\(&id.project\);\n    let before)/board.task_mut(id).map(|t| t.attempts += 1);\n    $1/'
 plant 'the same failure again goes on' $d/children.rs 's/if n == 0 && task.work/if n == 99 \&\& task.work/'
-plant 'a red check passes' $d/children.rs 's/CheckVerdict::Fail \{ why \} => format/CheckVerdict::Fail { .. } => return checking(board, id, n + 1, "passes", now),\n        #[expect(unreachable_patterns, reason = "planted")]\n        CheckVerdict::Fail { why } => format/'
+plant 'a red check passes' $d/children.rs 's/CheckVerdict::Fail \{ why \} => \(format/CheckVerdict::Fail { .. } => return checking(board, id, n + 1, "passes", now),\n        #[expect(unreachable_patterns, reason = "planted")]\n        CheckVerdict::Fail { why } => (format/'
 plant 'merge without a green check' $d/merge.rs 's/\(true, false\) => \(MergeStage::Check \{ n: 0 \}/(true, false) if false => (MergeStage::Check { n: 0 }, ""),\n                (true, false) => (MergeStage::Move/'
 plant 'a red merge is merged' $d/merge.rs 's/CheckVerdict::Fail \{ why \} => \{\n/CheckVerdict::Fail { .. } if !timed_out => super::advance::enter(board, id, Phase::Merging { stage: MergeStage::Move }, "", now),\n        CheckVerdict::Fail { why } => {\n/'
 plant 'green is kept for another configuration' $d/facts.rs 's/t == tree && \*hash == policy.hash/t == tree \&\& !hash.is_empty()/'
@@ -132,4 +132,9 @@ plant 'a look without a daemon judges runs' $d/deadline.rs 's/matches!\(board.mo
 plant 'a need is met while its sub-tasks run' $d/schedule.rs 's/outcome.satisfies\(\) && children\(board, &id\).1 > 0/outcome.satisfies() \&\& children(board, \&id).1 > 9999/'
 plant 'merges go by the rules of the claim' $d/merge.rs 's/            take_present_rules\(board, &task\);\n/            let _ = take_present_rules;\n/'
 plant 'an outside kill is charged' $d/verdicts.rs 's/if cause.is_none\(\) && matches!\(end.exit, Exit::Signalled/if cause.is_some() \&\& matches!(end.exit, Exit::Signalled/'
+plant 'a yes holds for every try' $d/facts.rs 's/self.wish.approved.is_some_and\(\|of\| of >= self.retry.max\(self.wish.retry\)\)/self.wish.approved.is_some()/'
+plant 'a child that never began is charged' $d/verdicts.rs 's/(fn never_started.*?task.tries \+= 1;)/$1\n    task.attempts += 1;/s'
+plant 'a failed check is not told' $d/verdicts.rs 's/    task.follow = Some\(Follow::Failed\(Box::new\(FailedCheck \{ left, ..check \}\)\)\);/    drop((check, left));/'
+plant 'the last try is forgotten' $d/ending.rs 's/        self.failure = last.map\(Failure::of_earlier\);/        drop(last);\n        self.failure = None;/; s/let failure = ended.outcome.reason\(\).map\(Failure::of_earlier\);/let failure = None;\n        let _ = ended;/'
+plant 'landing asks for no checks' $d/target.rs 's/Target::Ready \{ tree, .. \} if !project.is_green\(tree\) => \{/Target::Ready { tree, .. } if !project.is_green(tree) \&\& false => {/'
 exit $bad
