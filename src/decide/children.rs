@@ -10,7 +10,7 @@ use crate::domain::chain::{CheckVerdict, Step, StepVerdict, When, judge_check, j
 use crate::domain::follow::FailedCheck;
 use crate::domain::phase::{Again, Child, Phase, StopCause, Then, WaitFor};
 use crate::domain::status::{AttemptEnd, Outcome, Reason, ReasonClass};
-use crate::domain::verdict::{AgentReport, Exit, RunEnd};
+use crate::domain::verdict::{AgentReport, Exit, Fault, RunEnd, Verdict};
 use crate::domain::{Epoch, Now, RunId, TaskId};
 use std::time::Duration;
 
@@ -63,8 +63,12 @@ pub(super) fn run_ended(
     }
     match child {
         Child::Agent => super::verdicts::agent_ended(board, id, &end, agent, cause, now),
-        Child::Before { n } => step_ended(board, id, child, n, &end, timed_out, now),
-        Child::After { n } => step_ended(board, id, child, n, &end, timed_out, now),
+        Child::Before { .. } | Child::After { .. } => match agent.map(|report| report.verdict) {
+            Some(verdict) if verdict != Verdict::Finished && !timed_out => {
+                step_agent_ended(board, id, child, &end, &verdict, now);
+            }
+            Some(_) | None => step_ended(board, id, child, &end, timed_out, None, now),
+        },
         Child::Finally { n } => {
             let next = n + 1;
             finally(board, id, next, &format!("finally step {n}: {how}"), now);
@@ -74,10 +78,32 @@ pub(super) fn run_ended(
     }
 }
 
-fn step_ended(board: &mut Board, id: &TaskId, child: Child, n: usize, end: &RunEnd, timed_out: bool, now: Now) {
+/// A step that an agent does did not come to its end, whatever its CLI's exit says.
+fn step_agent_ended(board: &mut Board, id: &TaskId, child: Child, end: &RunEnd, verdict: &Verdict, now: Now) {
+    if verdict.fault() == Fault::Profile {
+        return super::verdicts::hold_step(board, id, child, verdict, now);
+    }
+    let failed = RunEnd { exit: if end.ok() { Exit::Exited { code: 1 } } else { end.exit.clone() }, ..end.clone() };
+    step_ended(board, id, child, &failed, false, Some(verdict.sentence()), now);
+}
+
+/// A step is over; `said` is why it failed where that is known better than by its exit.
+fn step_ended(
+    board: &mut Board,
+    id: &TaskId,
+    child: Child,
+    end: &RunEnd,
+    timed_out: bool,
+    said: Option<String>,
+    now: Now,
+) {
     let Some(task) = board.task_mut(id) else { return };
     let Some(plan) = &task.plan else { return };
-    let list = if matches!(child, Child::Before { .. }) { &plan.chain.before } else { &plan.chain.after };
+    let (list, n) = match child {
+        Child::Before { n } => (&plan.chain.before, n),
+        Child::After { n } => (&plan.chain.after, n),
+        Child::Agent | Child::Finally { .. } | Child::Check { .. } | Child::MergeCheck { .. } => return,
+    };
     let Some(step) = list.get(n).cloned() else { return };
     task.tries += 1;
     let verdict = judge_step(&step, end, timed_out, task.tries);
@@ -93,8 +119,9 @@ fn step_ended(board: &mut Board, id: &TaskId, child: Child, n: usize, end: &RunE
         }
         (StepVerdict::Again, _) => enter(board, id, Phase::After { n }, &format!("step {name} is tried again"), now),
         (StepVerdict::Stop { why }, _) => {
+            let why = said.unwrap_or(why);
             let text = format!("step {name} failed ({why})\n{}", super::target::last_lines(&end.tail, 12));
-            fail(board, id, Reason::new(ReasonClass::StepFailed, text), now);
+            fail(board, id, Reason::new(ReasonClass::StepFailed, text.trim_end()), now);
         }
     }
 }

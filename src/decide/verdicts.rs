@@ -229,14 +229,23 @@ pub(super) fn interrupted(board: &mut Board, id: &TaskId) {
 /// The profile cannot be used for now. The task keeps its place, its worktree, its session and its attempts, and gives up
 /// its slot.
 fn hold_profile(board: &mut Board, id: &TaskId, verdict: &Verdict, now: Now) {
+    hold(board, id, verdict, Again::Run, now);
+}
+
+/// The same where the profile runs a step of the chain: it is the step that waits.
+pub(super) fn hold_step(board: &mut Board, id: &TaskId, child: Child, verdict: &Verdict, now: Now) {
+    hold(board, id, verdict, Again::Child { child }, now);
+}
+
+fn hold(board: &mut Board, id: &TaskId, verdict: &Verdict, again: Again, now: Now) {
     let Some(task) = board.task_mut(id) else { return };
     let Some(name) = task.plan.as_ref().map(|p| p.profile_name.clone()) else { return };
     task.tries = 0;
     let project = board.project_mut(&id.project);
     let before = project.holds.get(&name).cloned();
     // One storm of equal answers is one hold: only the answer of a trial makes it longer.
-    let again = before.as_ref().filter(|h| h.until.is_some_and(|at| at > now.mono) && !h.trial);
-    let hold = match again {
+    let present = before.as_ref().filter(|h| h.until.is_some_and(|at| at > now.mono) && !h.trial);
+    let hold = match present {
         Some(hold) => hold.clone(),
         None => new_hold(verdict, before.map_or(0, |h| h.times) + 1, now),
     };
@@ -251,8 +260,14 @@ fn hold_profile(board: &mut Board, id: &TaskId, verdict: &Verdict, now: Now) {
             board.notify(&id.project, None, NoticeKind::ProfileUnusable, format!("{name} cannot be used: {text}"));
         }
     }
+    if again != Again::Run
+        && let Some(task) = board.task_mut(id)
+    {
+        // The agent's own turn waits for a free place too; a step that is due tries the profile by itself.
+        task.not_before = Some(until.unwrap_or_else(|| now.mono.after(PAUSE_MAX)));
+    }
     let why = format!("{word}: waits for {name}, no attempt is spent");
-    super::advance::enter(board, id, Phase::Backoff { again: Again::Run }, &why, now);
+    super::advance::enter(board, id, Phase::Backoff { again }, &why, now);
 }
 
 fn new_hold(verdict: &Verdict, times: u32, now: Now) -> ProfileHold {

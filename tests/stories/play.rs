@@ -364,8 +364,8 @@ fn step(text: &str) -> Step {
     let words: Vec<&str> = parts.collect();
     Step {
         name: name.into(),
-        run: Some(Command::Shell(name.into())),
-        prompt: None,
+        run: (!words.contains(&"agent")).then(|| Command::Shell(name.into())),
+        prompt: words.contains(&"agent").then(|| format!("do {name}")),
         timeout: Duration::from_secs(300),
         on_failure: match words.as_slice() {
             w if w.contains(&"retry") => OnFailure::Retry,
