@@ -115,8 +115,8 @@ fn send(
     text: &str,
 ) -> Result<(TaskPath, Option<String>), CliError> {
     let fixed = slug.is_some();
-    // A title in a script without Latin letters gives no slug of its own.
-    let base = match slug.or_else(|| Slug::from_title(title)) {
+    // Other scripts in Latin letters; a title of signs alone gives no slug of its own.
+    let base = match slug.or_else(|| Slug::from_title(&deunicode::deunicode(title))) {
         Some(slug) => slug,
         None => Slug::parse("task").map_err(|e| CliError::usage(e.to_string()))?,
     };

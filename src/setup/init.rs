@@ -180,7 +180,7 @@ fn name_of(options: &InitOptions, repo: &Path) -> Result<ProjectId, SetupError> 
     let text = options.name.clone().unwrap_or_else(|| {
         let folder = repo.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let folder = folder.trim_end_matches(".git").to_owned();
-        Slug::from_title(&folder).map_or(folder, |s| s.as_str().to_owned())
+        Slug::from_title(&deunicode::deunicode(&folder)).map_or(folder, |s| s.as_str().to_owned())
     });
     ProjectId::parse(&text)
         .map_err(|e| SetupError::new(ErrorKind::Usage, e.to_string()).hint("name it: overnight init --name NAME"))

@@ -39,6 +39,9 @@ fn a_title_becomes_a_task_and_a_taken_name_gets_a_number() {
     for part in ["title: Add a /health endpoint", "status: queued", "a/b", "priority: -3", "test"] {
         assert!(text.contains(part), "{part}\n{text}");
     }
+    for (title, slug) in [("Überschrift ändern", "uberschrift-andern"), ("登录", "deng-lu"), ("!!!", "task")] {
+        assert_eq!(bench.run(&["add", title]).out, format!("  {slug}-3   queued\n"));
+    }
     let fixed = bench.run(&["add", "T", "--slug", "mine"]);
     assert_eq!(fixed.code, 4, "a name that was asked for is not changed");
     assert!(fixed.err.contains("mine exists already"), "{fixed:?}");

@@ -156,7 +156,12 @@ async fn undo(ctx: &ProjectCtx, path: &TaskPath, attempt: Option<u32>) -> Reply 
             let hint = Some(format!("`overnight rescues {path}` shows them"));
             return Reply::Error(Failure { kind: ErrorKind::NotFound, message: text, hint });
         }
-        return Reply::error(ErrorKind::NotFound, format!("nothing is kept of {path}; see `overnight rescues {path}`"));
+        let hint = Some(format!("`overnight show {path}` says what became of it"));
+        return Reply::Error(Failure {
+            kind: ErrorKind::NotFound,
+            message: format!("nothing is kept of {path} beside what was merged"),
+            hint,
+        });
     };
     let branch = format!("overnight/undo/{}-{}", path.dotted(), kept.commit.short());
     match crate::git::deliver::deliver(&ctx.mirror, &branch, &kept.commit, None).await {
