@@ -186,7 +186,7 @@ pub(super) fn alarms(project: &Project, ctx: &ProjectCtx, now: Now) -> Vec<Strin
             || "until you mend it and say `overnight resume`".into(),
             |at| format!("for {}", crate::domain::time::human(at.since(now.mono))),
         );
-        alarms.push(format!("agent {name} is held {until}: {}", hold.why));
+        alarms.push(format!("agent {name} is held {until}: {}", hold.in_short()));
     }
     alarms
 }
@@ -204,7 +204,8 @@ fn count(counts: &mut Counts, task: &Task, line: &TaskLine) {
     match &task.phase {
         Phase::Queued if line.status == Status::Planning => counts.planning += 1,
         Phase::Queued if line.reason.is_some() => counts.doomed += 1,
-        Phase::Queued => counts.queued += 1,
+        // Put aside for its agent or for a while: it runs no more than one in the queue.
+        Phase::Queued | Phase::Backoff { .. } => counts.queued += 1,
         Phase::Waiting { .. } => counts.needs_you += 1,
         Phase::MergeQueued | Phase::Merging { .. } => counts.merging += 1,
         _ => counts.running += 1,

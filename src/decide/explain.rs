@@ -228,7 +228,8 @@ fn backoff(board: &Board, task: &Task, again: Again, now: Now) -> String {
                         || "until that is mended and `overnight resume` says so".into(),
                         |at| format!("for {}", human(at.since(now.mono))),
                     );
-                    format!("in progress: waits for agent {name} ({}) {left}; no attempt is spent.", h.why)
+                    let why = h.in_short();
+                    format!("in progress: waits for agent {name} ({why}) {left}; no attempt is spent.")
                 }
                 None if task.not_before.is_some() => {
                     format!("in progress: it could not begin and is tried again{wait}.")

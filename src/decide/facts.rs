@@ -244,6 +244,13 @@ pub struct ProfileHold {
     pub trial: bool,
 }
 
+impl ProfileHold {
+    /// Why, in a line; what may follow it is for the log.
+    pub fn in_short(&self) -> &str {
+        self.why.lines().next().unwrap_or_default()
+    }
+}
+
 /// From the first start after idle until idle again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Night {

@@ -323,7 +323,7 @@ fn profile_gate(project: &Project, plan: &Plan, now: Now) -> Result<(), Hold> {
         let over = hold.until.is_some_and(|at| at <= now.mono);
         // After a hold one task goes first; the rest follow when it has done well.
         if !over || hold.trial {
-            return Err(Hold::Profile { name: name.clone(), why: hold.why.clone(), until: hold.until });
+            return Err(Hold::Profile { name: name.clone(), why: hold.in_short().to_owned(), until: hold.until });
         }
     }
     Ok(())

@@ -257,7 +257,12 @@ fn hold(board: &mut Board, id: &TaskId, verdict: &Verdict, again: Again, now: No
             until.map_or_else(|| "until you mend it".into(), |at| format!("for {}", time::human(at.since(now.mono))));
         board.note_project(&id.project, "profile_held", format!("{name} is held {wait}: {text}"), now);
         if until.is_none() {
-            board.notify(&id.project, None, NoticeKind::ProfileUnusable, format!("{name} cannot be used: {text}"));
+            board.notify(
+                &id.project,
+                None,
+                NoticeKind::ProfileUnusable,
+                format!("{name} cannot be used: {}", text.lines().next().unwrap_or_default()),
+            );
         }
     }
     if again != Again::Run

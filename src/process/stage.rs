@@ -95,7 +95,8 @@ fn explain(spec: &Spec, error: io::Error) -> String {
                 text += &format!(" ({} is there, its interpreter {interpreter} is not)", found.display());
             }
             None if !name.contains('/') => {
-                text += &format!(" (looked in {})", spec.env.get("PATH").map_or("/usr/bin:/bin", String::as_str));
+                let path = spec.env.get("PATH").map_or("/usr/bin:/bin", String::as_str);
+                text = format!("cannot run {name:?}: it is in no folder of PATH\nlooked in {path}");
             }
             None => {}
         },

@@ -571,7 +571,7 @@ async fn what_cannot_be_executed_says_why() {
     let mut nul = rig.sh(7, "true");
     nul.argv.push("a\0b".into());
     let cases = [
-        (rig.order(1, &["no-such-program"]), "\"no-such-program\" in /", "looked in"),
+        (rig.order(1, &["no-such-program"]), "\"no-such-program\": it is in no folder of PATH\n", "looked in /"),
         (rig.order(2, &[&lost]), "No such file", "\"/no/such/interp\" is not"),
         (rig.order(3, &[&shut]), "Permission denied", ""),
         (rig.order(4, &[&bare]), "Exec format error", "#! line"),

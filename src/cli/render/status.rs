@@ -46,6 +46,7 @@ pub fn status(view: &StatusView, all: bool, style: &Style) -> String {
 /// A word for people for how a task stands.
 pub fn word(task: &TaskLine) -> String {
     match task.status {
+        Status::Claimed | Status::InProgress if task.phase == "backoff" => "put aside".into(),
         Status::Claimed | Status::InProgress if !task.phase.is_empty() => line(&task.phase).replace('_', " "),
         Status::Blocked => "needs you".into(),
         status => status.word().replace('_', " "),
