@@ -170,10 +170,12 @@ pub(super) fn alarms(project: &Project, ctx: &ProjectCtx, now: Now) -> Vec<Strin
         alarms.push(format!("nothing is started or merged: {what}. Look at it; `overnight resume` goes on"));
     }
     if let Some(reason) = project.baseline.as_ref().and_then(|b| b.red.as_ref()) {
-        alarms.push(format!("nothing is started: {}", first_line(&reason.text)));
+        let again = "mend that and commit it, or `overnight resume` to have the checks run again";
+        alarms.push(format!("nothing is started: {}; {again}", first_line(&reason.text)));
     }
     if let Target::Blocked { reason, .. } = &project.target {
-        alarms.push(format!("the target branch cannot be used: {}", first_line(&reason.text)));
+        let again = "mend that, then `overnight resume`";
+        alarms.push(format!("the target branch cannot be used: {}; {again}", first_line(&reason.text)));
     }
     if let Some(why) = &project.undelivered {
         alarms.push(format!(
