@@ -9,6 +9,7 @@
 use super::context::{Context, unexpected};
 use super::{Outcome, render};
 use crate::daemon::logs::{Describer, LogReader, task_log};
+use crate::domain::status::Status;
 use crate::domain::{RunId, TaskPath};
 use crate::error::CliError;
 use crate::protocol::view::{EventLine, TaskView};
@@ -16,6 +17,7 @@ use crate::protocol::{ErrorKind, Reply, Request};
 use clap::Args;
 use render::{Paint, line};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -37,10 +39,10 @@ const JOURNAL: u32 = 10_000;
 pub(super) struct Logs {
     /// Slug or path of the task; the daemon's own log without one.
     task: Option<String>,
-    /// Which attempt; the last one where nothing is said.
+    /// Which attempt; the last one where nothing is said (`overnight show` has their number).
     #[arg(long, value_name = "N", requires = "task")]
     attempt: Option<usize>,
-    /// Go on as more is written.
+    /// Go on as more is written: a task's log until the task is over or needs you.
     #[arg(short, long)]
     follow: bool,
     /// The bytes as they came, escape sequences included.
@@ -59,40 +61,71 @@ pub(super) fn logs(cx: &Context, args: &Logs) -> Outcome {
 }
 
 fn of_task(cx: &Context, task: &str, args: &Logs) -> Outcome {
-    let (path, answer) = cx.on_task(task, |project, path| Request::Show { project, path })?;
-    let Reply::Task(view) = answer.reply else { return Err(unexpected(&answer.reply)) };
-    if view.runs.is_empty() {
-        let error = CliError::new(ErrorKind::WrongState, format!("`{path}` has run nothing yet"));
-        return Err(error.hint(format!("`overnight why {path}` says why")));
-    }
-    let journal = journal(cx, &view, &path)?;
-    let attempts = attempts(&view.runs, &journal);
-    let n = args.attempt.unwrap_or(attempts.len());
-    let Some(runs) = n.checked_sub(1).and_then(|i| attempts.get(i)) else {
-        let what = if attempts.len() == 1 { "1 attempt".into() } else { format!("{} attempts", attempts.len()) };
-        return Err(CliError::new(ErrorKind::NotFound, format!("`{path}` has {what}, no attempt {n}")));
-    };
-    for run in runs {
-        let mut reader = task_log(&cx.places, run).map_err(|e| {
-            let kind = if e.kind() == std::io::ErrorKind::NotFound { ErrorKind::NotFound } else { ErrorKind::Failed };
-            CliError::from_error(kind, &e).hint(format!("the run folder is {run}"))
-        })?;
-        if !args.raw && !cx.json {
-            let what = journal.iter().find(|e| epoch(run) == Some(e.epoch)).map_or("run", |e| e.kind.as_str());
-            let head = format!("── attempt {n} · {} · {}", line(what), line(run));
-            cx.print(&format!("{}\n", cx.style.paint(Paint::Quiet, &head)))?;
+    let mut shown: BTreeSet<String> = BTreeSet::new();
+    loop {
+        let (path, answer) = cx.on_task(task, |project, path| Request::Show { project, path })?;
+        let by_daemon = answer.by_daemon;
+        let Reply::Task(view) = answer.reply else { return Err(unexpected(&answer.reply)) };
+        if view.runs.is_empty() && !args.follow {
+            let error = CliError::new(ErrorKind::WrongState, format!("`{path}` has run nothing yet"));
+            return Err(error.hint(format!("`overnight why {path}` says why")));
         }
-        let mut describer = Describer::new(reader.kind());
+        let journal = journal(cx, &view, &path)?;
+        let attempts = attempts(&view.runs, &journal);
+        // Once some of it was shown, whatever comes after is shown too, other attempts included.
+        let first = if shown.is_empty() { args.attempt.unwrap_or(attempts.len()) } else { 1 };
+        if first > attempts.len() || (first == 0 && !attempts.is_empty()) {
+            let what = if attempts.len() == 1 { "1 attempt".into() } else { format!("{} attempts", attempts.len()) };
+            return Err(CliError::new(ErrorKind::NotFound, format!("`{path}` has {what}, no attempt {first}")));
+        }
+        let last = args.attempt.filter(|_| !args.follow).unwrap_or(attempts.len());
+        let wanted = attempts.iter().enumerate().take(last).skip(first.saturating_sub(1));
+        let mut news = false;
+        for (n, run) in wanted.flat_map(|(n, runs)| runs.iter().map(move |run| (n + 1, run))) {
+            if shown.insert(run.clone()) {
+                news = true;
+                print_run(cx, n, run, &journal, args)?;
+            }
+        }
+        if !args.follow {
+            return Ok(ExitCode::SUCCESS);
+        }
+        // What was there before the first attempt shown is not asked for.
+        shown.extend(view.runs.iter().cloned());
+        let over = view.line.status.is_final() || view.line.status == Status::Blocked || !by_daemon;
+        if over && !news {
+            cx.note(&format!("{path}: {}", line(&view.line.why)));
+            return Ok(ExitCode::SUCCESS);
+        }
+        if !news {
+            std::thread::sleep(WAIT);
+        }
+    }
+}
+
+/// Prints what one run has printed; with `-f` until it ends.
+fn print_run(cx: &Context, n: usize, run: &str, journal: &[EventLine], args: &Logs) -> Result<(), CliError> {
+    let mut reader = task_log(&cx.places, run).map_err(|e| {
+        let kind = if e.kind() == std::io::ErrorKind::NotFound { ErrorKind::NotFound } else { ErrorKind::Failed };
+        CliError::from_error(kind, &e).hint(format!("the run folder is {run}"))
+    })?;
+    if !args.raw && !cx.json {
+        let what = journal.iter().find(|e| epoch(run) == Some(e.epoch)).map_or("run", |e| e.kind.as_str());
+        let head = format!("── attempt {n} · {} · {}", line(what), line(run));
+        cx.print(&format!("{}\n", cx.style.paint(Paint::Quiet, &head)))?;
+    }
+    let mut describer = Describer::new(reader.kind());
+    copy(cx, &mut reader, &mut describer, args)?;
+    // A reader waits only where more can come.
+    while args.follow && reader.follow(WAIT) {
         copy(cx, &mut reader, &mut describer, args)?;
-        // A reader waits only where more can come.
-        while args.follow && reader.follow(WAIT) {
-            copy(cx, &mut reader, &mut describer, args)?;
-        }
-        if let Some(rest) = describer.finish().filter(|_| !args.raw) {
-            print_line(cx, 0, &rest)?;
-        }
     }
-    Ok(ExitCode::SUCCESS)
+    // What came between the last look and the end.
+    copy(cx, &mut reader, &mut describer, args)?;
+    if let Some(rest) = describer.finish().filter(|_| !args.raw) {
+        print_line(cx, 0, &rest)?;
+    }
+    Ok(())
 }
 
 /// Prints what is there now.

@@ -383,10 +383,25 @@ fn case_94_attempts_do_not_read_each_others_traces() {
     kit.script_task(
         "t1",
         "",
-        &["echo \"this is try $OVERNIGHT_ATTEMPT\"; test $OVERNIGHT_ATTEMPT = 2 || { echo DONE > DONE; exit 1; }; echo t1 > t1.txt"],
+        &["echo \"this is try $OVERNIGHT_ATTEMPT\"; while ! test -e $HOME/go; do sleep 0.05; done; test $OVERNIGHT_ATTEMPT = 2 || { echo DONE > DONE; exit 1; }; echo t1 > t1.txt"],
     );
     kit.up();
+    // Whoever follows it sees all of it, and is left when the task is over.
+    let mut follow = kit.command(crate::rig::BIN);
+    follow.args(["logs", "-f", "t1"]).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    kit.wait("it works", || (kit.facts("t1")["line"]["phase"] == "running").then_some(()));
+    let follow = follow.spawn().unwrap();
+    write(&kit.home().join("go"), "");
     kit.merged_task("t1");
+    let followed = follow.wait_with_output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&followed.stdout), String::from_utf8_lossy(&followed.stderr));
+    assert!(followed.status.success(), "{err}");
+    let at = |text: &str| out.find(text).unwrap_or_else(|| panic!("{text} is missing in {out}"));
+    assert!(
+        at("attempt 1 · running") < at("this is try 1") && at("this is try 1") < at("attempt 2 · running"),
+        "{out}"
+    );
+    assert!(at("this is try 2") < at("attempt 2 · checking") && err.contains("merged into"), "{out}{err}");
     let (first, second) = (kit.ok(&["logs", "t1", "--attempt", "1"]), kit.ok(&["logs", "t1", "--attempt", "2"]));
     assert!(first.contains("this is try 1") && !first.contains("this is try 2"), "{first}");
     assert!(second.contains("this is try 2") && !second.contains("this is try 1"), "{second}");
