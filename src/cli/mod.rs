@@ -227,6 +227,19 @@ fn run(cli: Cli, around: &Surroundings) -> Outcome {
     if let Command::Completions(verb) = &cli.command {
         return itself::completions(verb);
     }
+    let project = cli.project.clone();
+    // What a hint says can be typed as it stands, also where it is the project's name that was typed before.
+    carry_out(cli, around).map_err(|mut error| {
+        if let (Some(hint), Some(name)) = (&mut error.hint, &project) {
+            let named = format!("`overnight --project {name} ");
+            // Verbs about projects are about all of them.
+            *hint = hint.replace("`overnight ", &named).replace(&format!("{named}project "), "`overnight project ");
+        }
+        error
+    })
+}
+
+fn carry_out(cli: Cli, around: &Surroundings) -> Outcome {
     let places = Places::from_env().map_err(|e| CliError::from_error(ErrorKind::Usage, &e))?;
     let cx = Context::new(places, around, cli.project.as_deref(), cli.json, cli.color)?;
     match cli.command {

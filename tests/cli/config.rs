@@ -20,6 +20,10 @@ fn a_change_made_here_is_approved_and_nothing_else_with_it() {
     assert_eq!(bench.run(&["config", "get", "project.slots"]).out, "4\n");
     assert_eq!(bench.run(&["config", "get", "limits.wall", "--json"]).out, "\"1h\"\n");
     assert_eq!(bench.run(&["config", "get", "agents.claude.model"]).code, 3);
+    let elsewhere = bench.run(&["--project", "p", "config", "get", "agents.claude.model"]);
+    assert!(elsewhere.err.contains("`overnight --project p config show`"), "a hint can be typed: {elsewhere:?}");
+    let unknown = bench.run(&["--project", "q", "config", "show"]);
+    assert!(unknown.err.contains("`overnight project list`"), "{unknown:?}");
 
     let bad = bench.run(&["config", "set", "limits.wall", "soon"]);
     assert_eq!(bad.code, 2);
