@@ -85,11 +85,15 @@ fn notice(project: &ProjectId, task: Option<&crate::domain::TaskPath>, kind: Not
 
 fn task_ask(shared: &Arc<Shared>, ctx: &Arc<ProjectCtx>, order: &mut Order, task: TaskId, epoch: Epoch, what: TaskAsk) {
     let op = match what {
-        TaskAsk::Claim => match shared.disk_full() {
-            None => StateOp::Claim { task, epoch },
+        TaskAsk::Claim { program } => {
             // Nothing was asked of anybody: the task stays queued and is looked at again.
-            Some(why) => return shared.send(Event::Answer { task, epoch, answer: Answer::ClaimUnknown { why } }),
-        },
+            let why_not = shared.disk_full().map(|why| Answer::ClaimUnknown { why });
+            let missing = || program.and_then(|program| shared.missing(&program));
+            match why_not.or_else(|| missing().map(|why| Answer::NoProgram { why })) {
+                None => StateOp::Claim { task, epoch },
+                Some(answer) => return shared.send(Event::Answer { task, epoch, answer }),
+            }
+        }
         TaskAsk::Conclude(record) => StateOp::Record { task, epoch, record, conclude: true },
         TaskAsk::Publish(record) => StateOp::Record { task, epoch, record, conclude: false },
         other => {
@@ -191,7 +195,7 @@ async fn task_hand(
             super::background::stop(shared, task).await;
             return None;
         }
-        TaskAsk::Claim | TaskAsk::Run(_) | TaskAsk::Conclude(_) | TaskAsk::Publish(_) => return None,
+        TaskAsk::Claim { .. } | TaskAsk::Run(_) | TaskAsk::Conclude(_) | TaskAsk::Publish(_) => return None,
     })
 }
 

@@ -158,6 +158,20 @@ impl Shared {
         Some(format!("the disk of {at} is full ({free} MB left): nothing new is started until there is room"))
     }
 
+    /// Why a program cannot be run, where that is known before it is tried: it is nowhere. One with a path of its own that
+    /// begins in the worktree is only found there.
+    pub fn missing(&self, program: &str) -> Option<String> {
+        let named = std::path::Path::new(program);
+        if program.contains('/') {
+            let gone = named.is_absolute() && matches!(named.try_exists(), Ok(false));
+            return gone.then(|| format!("cannot run {program:?}: there is no such file"));
+        }
+        let env = self.base_env(&[]);
+        let path = env.get("PATH").map_or("", String::as_str);
+        let found = std::env::split_paths(path).any(|folder| folder.join(program).is_file());
+        (!found).then(|| format!("cannot run {program:?}: it is in no folder of PATH\nlooked in {path}"))
+    }
+
     /// Marks a run as followed for as long as the mark lives.
     fn followed(self: &Shared, run: &RunId) -> Followed<'_> {
         lock(&self.followed).insert(run.clone());

@@ -9,7 +9,7 @@ use super::event::{Answer, Event, Progress};
 use super::orders;
 use crate::domain::phase::{Again, Child, Phase, StopCause, StopStage};
 use crate::domain::status::{Reason, ReasonClass};
-use crate::domain::verdict::AgentEvent;
+use crate::domain::verdict::{AgentEvent, Verdict};
 use crate::domain::{Epoch, Mono, Now, RunId, TaskId};
 use std::time::Duration;
 
@@ -188,6 +188,9 @@ fn claiming(board: &mut Board, id: &TaskId, answer: Answer, now: Now) {
             task.not_before = Some(now.mono.after(Duration::from_secs(30)));
             task.elsewhere = Some(by.clone());
             enter(board, id, Phase::Queued, &format!("claimed by {by}"), now);
+        }
+        Answer::NoProgram { why } => {
+            super::verdicts::hold_unclaimed(board, id, &Verdict::SpawnFailed { message: why }, now);
         }
         Answer::ClaimUnknown { why } | Answer::Failed { why } => {
             // Nothing is started on an unknown claim; the same ask reads it back.

@@ -48,7 +48,10 @@ pub enum Ask {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskAsk {
-    Claim,
+    /// Claims the task, unless the program of its agent is not there.
+    Claim {
+        program: Option<String>,
+    },
     MakeWorktree {
         branch: String,
         base: Oid,

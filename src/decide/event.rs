@@ -151,6 +151,10 @@ pub enum Answer {
     ClaimLost {
         by: String,
     },
+    /// Nothing was claimed: its agent cannot be started here.
+    NoProgram {
+        why: String,
+    },
     ClaimUnknown {
         why: String,
     },

@@ -24,7 +24,7 @@ pub fn ask_for(board: &Board, id: &TaskId) -> Option<TaskAsk> {
     let project = board.projects.get(&id.project)?;
     match &task.phase {
         Phase::Queued | Phase::Waiting { .. } | Phase::MergeQueued | Phase::Backoff { .. } | Phase::Ended => None,
-        Phase::Claiming => Some(TaskAsk::Claim),
+        Phase::Claiming => Some(TaskAsk::Claim { program: task.plan.as_ref().and_then(|p| p.profile.program()) }),
         Phase::Preparing => Some(TaskAsk::MakeWorktree { branch: id.path.branch(), base: project.tip().cloned()? }),
         Phase::Briefing => Some(TaskAsk::WriteBrief(Box::new(brief(board, task, project)))),
         Phase::Before { .. }

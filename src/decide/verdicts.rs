@@ -9,7 +9,7 @@ use crate::domain::follow::{FailedCheck, Follow};
 use crate::domain::phase::{Again, Child, Phase, StopCause, Then, WaitFor};
 use crate::domain::status::{AttemptEnd, Outcome, Reason, ReasonClass};
 use crate::domain::verdict::{AgentReport, Exit, Fault, RunEnd, Verdict};
-use crate::domain::{Now, ProjectId, TaskId, Wall, time};
+use crate::domain::{Mono, Now, ProjectId, TaskId, Wall, time};
 use std::time::Duration;
 
 /// Runs in a row that were lost or went nowhere for no fault of the task, before it is charged all the same.
@@ -229,17 +229,34 @@ pub(super) fn interrupted(board: &mut Board, id: &TaskId) {
 /// The profile cannot be used for now. The task keeps its place, its worktree, its session and its attempts, and gives up
 /// its slot.
 fn hold_profile(board: &mut Board, id: &TaskId, verdict: &Verdict, now: Now) {
-    hold(board, id, verdict, Again::Run, now);
+    if let Some((why, _)) = hold(board, id, verdict, now) {
+        super::advance::enter(board, id, Phase::Backoff { again: Again::Run }, &why, now);
+    }
 }
 
 /// The same where the profile runs a step of the chain: it is the step that waits.
 pub(super) fn hold_step(board: &mut Board, id: &TaskId, child: Child, verdict: &Verdict, now: Now) {
-    hold(board, id, verdict, Again::Child { child }, now);
+    let Some((why, until)) = hold(board, id, verdict, now) else { return };
+    if let Some(task) = board.task_mut(id) {
+        // The agent's own turn waits for a free place too; a step that is due tries the profile by itself.
+        task.not_before = Some(until.unwrap_or_else(|| now.mono.after(PAUSE_MAX)));
+    }
+    super::advance::enter(board, id, Phase::Backoff { again: Again::Child { child } }, &why, now);
 }
 
-fn hold(board: &mut Board, id: &TaskId, verdict: &Verdict, again: Again, now: Now) {
-    let Some(task) = board.task_mut(id) else { return };
-    let Some(name) = task.plan.as_ref().map(|p| p.profile_name.clone()) else { return };
+/// The same before anything was claimed: the task stays in the queue.
+pub(super) fn hold_unclaimed(board: &mut Board, id: &TaskId, verdict: &Verdict, now: Now) {
+    let Some((why, _)) = hold(board, id, verdict, now) else { return };
+    if let Some(task) = board.task_mut(id) {
+        task.plan = None;
+    }
+    super::advance::enter(board, id, Phase::Queued, &why, now);
+}
+
+/// Holds the task's profile, and says why the task waits and for how long.
+fn hold(board: &mut Board, id: &TaskId, verdict: &Verdict, now: Now) -> Option<(String, Option<Mono>)> {
+    let task = board.task_mut(id)?;
+    let name = task.plan.as_ref().map(|p| p.profile_name.clone())?;
     task.tries = 0;
     let project = board.project_mut(&id.project);
     let before = project.holds.get(&name).cloned();
@@ -265,14 +282,7 @@ fn hold(board: &mut Board, id: &TaskId, verdict: &Verdict, again: Again, now: No
             );
         }
     }
-    if again != Again::Run
-        && let Some(task) = board.task_mut(id)
-    {
-        // The agent's own turn waits for a free place too; a step that is due tries the profile by itself.
-        task.not_before = Some(until.unwrap_or_else(|| now.mono.after(PAUSE_MAX)));
-    }
-    let why = format!("{word}: waits for {name}, no attempt is spent");
-    super::advance::enter(board, id, Phase::Backoff { again }, &why, now);
+    Some((format!("{word}: waits for {name}, no attempt is spent"), until))
 }
 
 fn new_hold(verdict: &Verdict, times: u32, now: Now) -> ProfileHold {

@@ -83,6 +83,13 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// The program that must be there before a task is claimed; none for scripts, nor where the profile has a PATH of its
+    /// own.
+    pub fn program(&self) -> Option<String> {
+        let elsewhere = self.kind == AgentKind::Script || self.env.contains_key("PATH");
+        (!elsewhere).then(|| self.bin.clone())
+    }
+
     /// The profile that says least: `kind`'s own program under its plain name, the prompt on stdin, one at once.
     pub fn bare(kind: AgentKind) -> Self {
         Self {

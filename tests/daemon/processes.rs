@@ -321,6 +321,10 @@ fn an_agent_that_is_mended_in_the_configuration_goes_on() {
     let rig = rig_of(&[("gone", "cat >/dev/null; echo x > \"$OVERNIGHT_TASK.txt\"; echo finished")], "");
     let away = rig.bin().join("elsewhere");
     std::fs::rename(rig.bin().join("gone"), &away).unwrap();
+    // It is there, and only running it shows that it cannot be run.
+    let broken = rig.script("broken", "true");
+    std::fs::write(&broken, "#!/no/such/interpreter\n").unwrap();
+    std::fs::rename(&broken, rig.bin().join("gone")).unwrap();
     rig.agent_task("t1", "gone");
     let _daemon = rig.start();
     rig.until("t1 is held", SOON, |s| lines_of(s).iter().any(|l| text(&l["why"]).contains("waits for agent gone")));
@@ -328,6 +332,37 @@ fn an_agent_that_is_mended_in_the_configuration_goes_on() {
     rig.remember();
     rig.ok(&["resume"]);
     rig.until_word("t1", "completed", SOON);
+    rig.end_checks();
+}
+
+/// Case 37: the daemon's PATH has no agent. It is said, nothing is claimed and nothing spent; mended, all of it runs.
+#[test]
+fn case_37_an_agent_that_is_nowhere_on_path_is_claimed_nothing_for() {
+    let rig = rig_of(&[("away", "cat >/dev/null; echo x > \"$OVERNIGHT_TASK.txt\"; echo finished")], "");
+    let tools = rig.root().join("tools");
+    std::fs::create_dir(&tools).unwrap();
+    let config = std::fs::read_to_string(rig.code().join("overnight.toml")).unwrap();
+    let config = config.replace(rig.bin().join("away").to_str().unwrap(), "away");
+    rig.write_config(&config.replace("agent = \"script\"", "agent = \"away\""));
+    rig.approve();
+    std::fs::rename(rig.bin().join("away"), tools.join("away")).unwrap();
+    for n in 1..=5 {
+        rig.agent_task(&format!("t{n}"), "away");
+    }
+    let _daemon = rig.start();
+    rig.until("it is said", SOON, |s| s["projects"][0]["alarms"].to_string().contains("it is in no folder of PATH"));
+    rig.until("they wait", SOON, |s| {
+        lines_of(s).iter().filter(|l| l["status"] == "queued" && text(&l["why"]).contains("agent away")).count() == 5
+    });
+    let log = rig.git(&rig.state_clone(), &["log", "--format=%s", "--all"]);
+    assert!(!log.contains("in_progress") && !log.contains("claim"), "{log}");
+    let doctor = rig.run(&["doctor"]);
+    assert!(doctor.code != 0 && doctor.out.contains("away"), "{doctor:?}");
+    rig.ok(&["config", "set", "agents.away.bin", tools.join("away").to_str().unwrap()]);
+    rig.remember();
+    for n in 1..=5 {
+        rig.until_word(&format!("t{n}"), "completed", SOON);
+    }
     rig.end_checks();
 }
 

@@ -34,7 +34,7 @@ impl Story {
 
     fn act_task(&mut self, task: &TaskId, epoch: Epoch, what: TaskAsk) {
         let (kind, answer) = match what {
-            TaskAsk::Claim => ("claim", Answer::ClaimWon { held: self.held() }),
+            TaskAsk::Claim { .. } => ("claim", Answer::ClaimWon { held: self.held() }),
             TaskAsk::MakeWorktree { branch, base } => {
                 self.trees.remove(task);
                 let worktree = Worktree { path: format!("/w/{}", task.path), branch, base, theirs: Default::default() };
@@ -288,6 +288,7 @@ impl Story {
             "won" => Answer::ClaimWon { held: self.held() },
             "lost" => Answer::ClaimLost { by: "other".into() },
             "unknown" => Answer::ClaimUnknown { why },
+            "no-program" => Answer::NoProgram { why },
             "gone" => Answer::ClaimGone,
             "worktree" => {
                 let base = self.named("tip");

@@ -46,7 +46,7 @@ pub fn ask(ask: &Ask) -> String {
 
 fn task_ask(what: &TaskAsk) -> String {
     match what {
-        TaskAsk::Claim => "claim".into(),
+        TaskAsk::Claim { .. } => "claim".into(),
         TaskAsk::MakeWorktree { base, .. } => format!("make worktree from {}", base.short()),
         TaskAsk::WriteBrief(brief) => {
             let answer = brief.answer.as_ref().map(|a| format!(" with the answer {a:?}")).unwrap_or_default();

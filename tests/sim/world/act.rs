@@ -47,7 +47,7 @@ impl World {
             return self.answer(task, epoch, Answer::Failed { why: "the disk hiccups".into() });
         }
         let answer = match what {
-            TaskAsk::Claim => self.claim(&path, epoch),
+            TaskAsk::Claim { .. } => self.claim(&path, epoch),
             TaskAsk::MakeWorktree { branch, base } => self.make_worktree(&path, branch, base),
             TaskAsk::WriteBrief(_) => Answer::Briefed,
             TaskAsk::Run(order) => return self.run(Some(task), *order),
