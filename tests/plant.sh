@@ -137,4 +137,7 @@ plant 'a child that never began is charged' $d/verdicts.rs 's/(fn never_started.
 plant 'a failed check is not told' $d/verdicts.rs 's/    task.follow = Some\(Follow::Failed\(Box::new\(FailedCheck \{ left, ..check \}\)\)\);/    drop((check, left));/'
 plant 'the last try is forgotten' $d/ending.rs 's/        self.failure = last.map\(Failure::of_earlier\);/        drop(last);\n        self.failure = None;/; s/let failure = ended.outcome.reason\(\).map\(Failure::of_earlier\);/let failure = None;\n        let _ = ended;/'
 plant 'landing asks for no checks' $d/target.rs 's/Target::Ready \{ tree, .. \} if !project.is_green\(tree\) => \{/Target::Ready { tree, .. } if !project.is_green(tree) \&\& false => {/'
+plant 'the breaker never opens' $d/breaker.rs 's/BREAK_AFTER: u32 = 3/BREAK_AFTER: u32 = 99/'
+plant 'a failed trial rests no longer' $d/breaker.rs 's/before.is_some\(\) && !trial/before.is_some()/'
+plant 'the breaker never closes' $d/breaker.rs 's/project_mut\(project\).failing.remove\(name\);/project_soft(project).failing.get(name);/'
 exit $bad

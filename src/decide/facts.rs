@@ -12,9 +12,10 @@ use crate::domain::policy::Policy;
 use crate::domain::status::{AttemptEnd, Reason};
 use crate::domain::task::{Invalid, Wish};
 use crate::domain::verdict::{Usage, UsageSum};
-use crate::domain::{Epoch, Mono, Now, Oid, TaskId, TaskPath, Wall};
+use crate::domain::{Epoch, Mono, Now, Oid, TaskId, TaskPath, Wall, time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// An open task and all facts about it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -163,6 +164,9 @@ pub struct Project {
     pub cycles: Vec<Vec<TaskPath>>,
     /// Holds on profiles, by name.
     pub holds: BTreeMap<String, ProfileHold>,
+    /// Runs in a row that failed, by profile.
+    #[serde(default)]
+    pub failing: BTreeMap<String, u32>,
 }
 
 /// Where the target branch stands.
@@ -245,6 +249,19 @@ pub struct ProfileHold {
 }
 
 impl ProfileHold {
+    /// A hold for `wait`; until a person mends it where that is `None`.
+    pub(super) fn new(word: &str, why: &str, wait: Option<Duration>, times: u32, now: Now) -> Self {
+        let wall = |wait| Wall(now.wall.0.saturating_add(i64::try_from(time::millis(wait)).unwrap_or(i64::MAX)));
+        Self {
+            why: why.to_owned(),
+            word: word.to_owned(),
+            until: wait.map(|wait| now.mono.after(wait)),
+            until_wall: wait.map(wall),
+            times,
+            trial: false,
+        }
+    }
+
     /// Why, in a line; what may follow it is for the log.
     pub fn in_short(&self) -> &str {
         self.why.lines().next().unwrap_or_default()

@@ -10,6 +10,7 @@
 pub mod advance;
 pub mod ask;
 pub mod board;
+mod breaker;
 mod children;
 pub mod deadline;
 mod ending;

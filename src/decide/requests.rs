@@ -63,6 +63,7 @@ fn pause(board: &mut Board, project: Option<&ProjectId>, on: bool, now: Now) -> 
 fn clear_holds(board: &mut Board, id: &ProjectId, now: Now) {
     let project = board.project_mut(id);
     project.holds.clear();
+    project.failing.clear();
     project.halted = None;
     if project.undelivered.is_some() {
         project.delivered = None;

@@ -134,6 +134,7 @@ fn finished(board: &mut Board, id: &TaskId, agent: Option<AgentReport>, now: Now
 
 /// A run that went well shows that its profile can be used.
 fn lift_hold(board: &mut Board, project: &ProjectId, name: &str) {
+    super::breaker::worked(board, project, name);
     if board.projects.get(project).is_some_and(|p| p.holds.contains_key(name)) {
         board.project_mut(project).holds.remove(name);
         board.clear_notice(project, None, NoticeKind::ProfileUnusable);
@@ -173,15 +174,19 @@ fn charge(board: &mut Board, id: &TaskId, reason: Reason, fresh_session: bool, n
         task.session_total = None;
     }
     let left = task.plan.as_ref().map_or(0, |p| p.attempts).saturating_sub(task.attempts);
+    super::breaker::failed(board, id, &reason, now);
     if left == 0 {
         return super::ending::fail(board, id, reason, now);
     }
+    let rests = super::breaker::rests(board, id);
+    let Some(task) = board.task_mut(id) else { return };
     let said = reason.text.clone();
     task.follow = Some(format!(
         "An earlier try at this task did not come to its end: {said}. What it left is in the working tree. Go on from \
          there. Attempts left, this one included: {left}."
     ).into());
-    super::advance::enter(board, id, Phase::Running, &said, now);
+    let phase = if rests { Phase::Backoff { again: Again::Run } } else { Phase::Running };
+    super::advance::enter(board, id, phase, &said, now);
 }
 
 /// The run is gone for no fault of the task: it goes on in its session, and nothing is charged.
@@ -286,9 +291,7 @@ fn hold(board: &mut Board, id: &TaskId, verdict: &Verdict, now: Now) -> Option<(
 }
 
 fn new_hold(verdict: &Verdict, times: u32, now: Now) -> ProfileHold {
-    // 1, 2, 4 … 30 minutes where nobody says how long.
-    let ladder =
-        Duration::from_secs(60).saturating_mul(1 << times.min(6).saturating_sub(1)).min(Duration::from_secs(1800));
+    let ladder = ladder(times);
     let told =
         |until: &Option<Wall>| until.map_or(ladder, |at| at.since(now.wall).saturating_add(AFTER_RESET).min(HOLD_MAX));
     let wait = match verdict {
@@ -311,16 +314,14 @@ fn new_hold(verdict: &Verdict, times: u32, now: Now) -> ProfileHold {
         | Verdict::Unfit { .. }
         | Verdict::Stopped => Some(ladder),
     };
-    ProfileHold {
-        why: verdict
-            .message()
-            .map_or_else(|| verdict.word().replace('_', " "), |m| format!("{}: {m}", verdict.word().replace('_', " "))),
-        word: verdict.word().into(),
-        until: wait.map(|w| now.mono.after(w)),
-        until_wall: wait.map(|w| Wall(now.wall.0.saturating_add(i64::try_from(time::millis(w)).unwrap_or(i64::MAX)))),
-        times,
-        trial: false,
-    }
+    let word = verdict.word().replace('_', " ");
+    let why = verdict.message().map_or_else(|| word.clone(), |m| format!("{word}: {m}"));
+    ProfileHold::new(verdict.word(), &why, wait, times, now)
+}
+
+/// How long a profile rests where nobody says how long: 1, 2, 4 … 30 minutes.
+pub(super) fn ladder(times: u32) -> Duration {
+    Duration::from_secs(60).saturating_mul(1 << times.min(6).saturating_sub(1)).min(Duration::from_secs(1800))
 }
 
 /// True when a piece of work is empty: its tree is its base's.
