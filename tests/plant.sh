@@ -140,4 +140,6 @@ plant 'landing asks for no checks' $d/target.rs 's/Target::Ready \{ tree, .. \} 
 plant 'the breaker never opens' $d/breaker.rs 's/BREAK_AFTER: u32 = 3/BREAK_AFTER: u32 = 99/'
 plant 'a failed trial rests no longer' $d/breaker.rs 's/before.is_some\(\) && !trial/before.is_some()/'
 plant 'the breaker never closes' $d/breaker.rs 's/project_mut\(project\).failing.remove\(name\);/project_soft(project).failing.get(name);/'
+plant 'a loop is not stopped' $d/advance.rs 's/            stop\(board, id, StopCause::Looping, now\);\n//'
+plant 'a change is no reason to repeat' $d/habits.rs 's/        self.last = \[None, None\];\n//; s/(fn changed.*?)        self.repeated = 0;\n/$1        self.told |= false;\n/s'
 exit $bad

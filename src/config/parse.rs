@@ -246,6 +246,9 @@ fn limits(section: &Section<'_, '_>) -> Limits {
             *into = duration;
         }
     }
+    if let Some(calls) = section.number("repeats", 0..=1000) {
+        out.repeats = calls;
+    }
     if let Some(size) = section.size("transcript", 64 << 10..=64 << 30) {
         out.transcript = size;
     }

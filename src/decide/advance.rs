@@ -6,8 +6,10 @@ use super::board::{Board, Mode, RunFacts, Task};
 use super::children::{collected, run_ended};
 use super::ending::{claim_gone, cleaned, fail};
 use super::event::{Answer, Event, Progress};
+use super::habits::{Habits, Noticed};
 use super::orders;
 use crate::domain::phase::{Again, Child, Phase, StopCause, StopStage};
+use crate::domain::policy::AgentKind;
 use crate::domain::status::{Reason, ReasonClass};
 use crate::domain::verdict::{AgentEvent, Verdict};
 use crate::domain::{Epoch, Mono, Now, RunId, TaskId};
@@ -302,7 +304,14 @@ fn progressed(board: &mut Board, id: &TaskId, epoch: Epoch, progress: Progress, 
     {
         task.session = session;
     }
+    let plan = board.tasks.get(id).and_then(|t| t.plan.as_ref());
+    // The commands of a script are the task's own.
+    let repeats = plan.filter(|p| p.profile.kind != AgentKind::Script).map_or(0, |p| p.limits.repeats);
     let Some(run) = board.task_soft(id).and_then(|t| t.run.as_mut()) else { return };
+    let mut noticed = None;
+    if progress.touched {
+        run.habits.changed();
+    }
     if progress.bytes > run.bytes {
         run.bytes = progress.bytes;
         run.last_output = now.mono;
@@ -322,11 +331,23 @@ fn progressed(board: &mut Board, id: &TaskId, epoch: Epoch, progress: Progress, 
             | AgentEvent::Usage { .. }
             | AgentEvent::Error { .. } => {}
         }
+        noticed = run.habits.saw(event, repeats, now.mono).or(noticed);
         // A CLI that waits for its provider is not hanging: its own retry starts the clock afresh, the wall limit stands.
         moved |= matches!(event, AgentEvent::Retry { .. });
     }
     if moved {
         run.last_progress = now.mono;
+    }
+    let doing = run.doing.clone();
+    match noticed {
+        Some(Noticed::Loop { calls }) if board.tasks.get(id).is_some_and(|t| t.phase == Phase::Running) => {
+            board.note(id, epoch, "looping", format!("{calls} times in a row without a change: {doing}"), now);
+            stop(board, id, StopCause::Looping, now);
+        }
+        Some(Noticed::RabbitHole { calls }) => {
+            board.note(id, epoch, "rabbit_hole", format!("{calls} tool calls, and one file changed by them"), now);
+        }
+        Some(Noticed::Loop { .. }) | None => {}
     }
 }
 
@@ -348,6 +369,7 @@ impl RunFacts {
             first_event: false,
             result: None,
             doing: String::new(),
+            habits: Habits::default(),
         }
     }
 }

@@ -55,7 +55,13 @@ pub(super) fn run_ended(
             return enter(board, id, Phase::Backoff { again: child.again() }, "stopped with the daemon", now);
         }
         Some(StopCause::ClaimLost) => return claim_gone(board, id, now),
-        Some(StopCause::WallLimit | StopCause::NoProgress | StopCause::NoFirstEvent | StopCause::AfterResult)
+        Some(
+            StopCause::WallLimit
+            | StopCause::NoProgress
+            | StopCause::NoFirstEvent
+            | StopCause::Looping
+            | StopCause::AfterResult,
+        )
         | None => {}
     }
     if let (Exit::NeverStarted { why }, false) = (&end.exit, matches!(child, Child::Finally { .. })) {

@@ -142,7 +142,11 @@ fn give_up(board: &mut Board, id: &TaskId, now: Now) {
     match task_cause(board, id) {
         // They are still in its worktree: nothing more may run there.
         Some((
-            StopCause::WallLimit | StopCause::NoProgress | StopCause::NoFirstEvent | StopCause::AfterResult,
+            StopCause::WallLimit
+            | StopCause::NoProgress
+            | StopCause::NoFirstEvent
+            | StopCause::Looping
+            | StopCause::AfterResult,
             child,
         )) if !matches!(child, Child::MergeCheck { .. } | Child::Finally { .. }) => {
             super::ending::clean_failed(board, id, Reason::new(ReasonClass::Infra, text), now);

@@ -3,6 +3,7 @@
 
 use super::ask::LogEntry;
 use super::event::{RequestId, Work, Worktree};
+use super::habits::Habits;
 use crate::domain::follow::Follow;
 use crate::domain::graph::Graph;
 use crate::domain::lease::Held;
@@ -93,6 +94,8 @@ pub struct RunFacts {
     pub result: Option<Mono>,
     /// What it does, in a few words; hostile text.
     pub doing: String,
+    #[serde(default)]
+    pub habits: Habits,
 }
 
 /// The last failed check, to see whether the agent gets anywhere.

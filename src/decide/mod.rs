@@ -17,6 +17,7 @@ mod ending;
 pub mod event;
 pub mod explain;
 mod facts;
+mod habits;
 pub mod merge;
 pub mod orders;
 pub mod publish;

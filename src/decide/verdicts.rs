@@ -40,22 +40,8 @@ pub(super) fn agent_ended(
     {
         return hold_profile(board, id, &report.verdict.clone(), now);
     }
-    match cause {
-        Some(StopCause::NoProgress | StopCause::NoFirstEvent) => {
-            let what = if cause == Some(StopCause::NoFirstEvent) { "said nothing at all" } else { "made no progress" };
-            let limit = board.tasks.get(id).and_then(|t| t.plan.as_ref()).map(|p| match cause {
-                Some(StopCause::NoFirstEvent) => p.limits.first_event,
-                _ => p.limits.no_progress,
-            });
-            let text = format!("the agent {what} for {} and was stopped", time::human(limit.unwrap_or_default()));
-            return charge(board, id, Reason::new(ReasonClass::Stalled, text), true, now);
-        }
-        Some(StopCause::WallLimit) => {
-            let limit = board.tasks.get(id).and_then(|t| t.plan.as_ref()).map(|p| p.limits.wall).unwrap_or_default();
-            let text = format!("the agent was stopped after its limit of {}", time::human(limit));
-            return charge(board, id, Reason::new(ReasonClass::Timeout, text), false, now);
-        }
-        Some(StopCause::AfterResult | StopCause::Abort | StopCause::Shutdown | StopCause::ClaimLost) | None => {}
+    if let Some((reason, fresh)) = cause.and_then(|cause| stopped(board, id, cause)) {
+        return charge(board, id, reason, fresh, now);
     }
     if matches!(end.exit, Exit::Lost | Exit::DeadMan) {
         return lost(board, id, end, now);
@@ -97,6 +83,35 @@ pub(super) fn agent_ended(
             charge(board, id, Reason::new(ReasonClass::AgentError, verdict.sentence()), fresh, now);
         }
     }
+}
+
+/// Why a run that a limit has stopped is charged, and whether the next one begins a new session; nothing where the stop says
+/// nothing of the agent.
+fn stopped(board: &Board, id: &TaskId, cause: StopCause) -> Option<(Reason, bool)> {
+    let task = board.tasks.get(id)?;
+    let limits = task.plan.as_ref().map(|p| &p.limits);
+    let human = |limit: Option<Duration>| time::human(limit.unwrap_or_default());
+    let (class, text, fresh) = match cause {
+        StopCause::NoFirstEvent => {
+            let limit = human(limits.map(|l| l.first_event));
+            (ReasonClass::Stalled, format!("the agent said nothing at all for {limit} and was stopped"), true)
+        }
+        StopCause::NoProgress => {
+            let limit = human(limits.map(|l| l.no_progress));
+            (ReasonClass::Stalled, format!("the agent made no progress for {limit} and was stopped"), true)
+        }
+        StopCause::Looping => {
+            let doing = task.run.as_ref().map_or("", |run| run.doing.as_str());
+            let text = format!("the agent did the same over and over and was stopped: {doing}");
+            (ReasonClass::Looping, text, true)
+        }
+        StopCause::WallLimit => {
+            let limit = human(limits.map(|l| l.wall));
+            (ReasonClass::Timeout, format!("the agent was stopped after its limit of {limit}"), false)
+        }
+        StopCause::AfterResult | StopCause::Abort | StopCause::Shutdown | StopCause::ClaimLost => return None,
+    };
+    Some((Reason::new(class, text), fresh))
 }
 
 fn names_its_model(board: &Board, id: &TaskId) -> bool {

@@ -100,6 +100,8 @@ pub enum StopCause {
     WallLimit,
     NoProgress,
     NoFirstEvent,
+    /// It did the same over and over.
+    Looping,
     /// It had given its result and did not end; not a failure.
     AfterResult,
     /// A person wants the task ended.
@@ -141,6 +143,7 @@ impl StopCause {
             Self::WallLimit => "wall limit",
             Self::NoProgress => "no progress",
             Self::NoFirstEvent => "no first event",
+            Self::Looping => "does the same over and over",
             Self::AfterResult => "did not end after its result",
             Self::Abort => "aborted",
             Self::Shutdown => "shutdown",

@@ -128,6 +128,13 @@ pub struct Limits {
     pub kill_grace: Duration,
     /// Most bytes of one run's transcript on disk.
     pub transcript: u64,
+    /// Tool calls that repeat one another without a change in between, before the run is stopped as looping; 0 for never.
+    #[serde(default = "repeats")]
+    pub repeats: u32,
+}
+
+fn repeats() -> u32 {
+    10
 }
 
 impl Default for Limits {
@@ -140,6 +147,7 @@ impl Default for Limits {
             exit_grace: s(10),
             kill_grace: s(10),
             transcript: 64 << 20,
+            repeats: repeats(),
         }
     }
 }

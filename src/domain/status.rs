@@ -176,6 +176,8 @@ macro_rules! reason_classes {
 reason_classes! {
     /// No progress for too long.
     Stalled = "stalled",
+    /// It did the same over and over.
+    Looping = "looping",
     /// Its wall time is over.
     Timeout = "timeout",
     /// The agent ended with an error.

@@ -259,6 +259,7 @@ impl Story {
     fn says(&mut self, line: &Line) {
         let event = match line.word(1) {
             "tool" => AgentEvent::ToolEnd { tool: "edit".into(), ok: true },
+            tool @ ("Bash" | "Edit") => AgentEvent::ToolBegin { tool: tool.into(), what: line.word(2).into() },
             "text" => AgentEvent::Text { text: "hm".into() },
             "result" => AgentEvent::Result { ok: true },
             "session" => AgentEvent::Session { id: line.word(2).into(), model: None },
@@ -266,7 +267,9 @@ impl Story {
             other => panic!("says … {other}?"),
         };
         let id = self.id(line.word(0));
-        self.progress(&id, event);
+        for _ in 0..line.number("times").unwrap_or(1) {
+            self.progress(&id, event.clone());
+        }
     }
 
     fn progress(&mut self, id: &TaskId, event: AgentEvent) {
@@ -402,6 +405,7 @@ fn policy(line: &Line, before: Option<&Policy>) -> Policy {
             exit_grace: s(10),
             kill_grace: s(10),
             transcript: 1 << 20,
+            repeats: line.number("repeats").unwrap_or(10),
         },
         checks: line.list("checks").unwrap_or_default().iter().map(check).collect(),
         chain: Chain {

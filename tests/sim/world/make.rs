@@ -35,6 +35,7 @@ pub(super) fn policy(rng: &mut Rng) -> Policy {
             exit_grace: s(10),
             kill_grace: s(5),
             transcript: 1 << 20,
+            repeats: 10,
         },
         checks: (0..rng.below(3)).map(check).collect(),
         chain,
