@@ -16,6 +16,9 @@ const HOLE_CALLS: u32 = 25;
 /// Names under which the CLIs change files.
 const EDITS: [&str; 6] = ["Edit", "MultiEdit", "Write", "NotebookEdit", "edit", "apply_patch"];
 
+/// Names under which the CLIs wait for something that they have started; who waits asks the same again and again.
+const WAITS: [&str; 5] = ["BashOutput", "TaskOutput", "Monitor", "wait", "write_stdin"];
+
 /// What one run has called so far; calls are kept as hashes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -49,10 +52,17 @@ impl Habits {
     /// Takes in one event; `limit` is the number of repeated calls that make a loop (0: none do).
     pub(super) fn saw(&mut self, event: &AgentEvent, limit: u32, now: Mono) -> Option<Noticed> {
         let AgentEvent::ToolBegin { tool, what } = event else { return None };
+        if WAITS.contains(&tool.as_str()) || what.starts_with("sleep ") {
+            return None;
+        }
         let call = hash(&(tool, what));
         self.calls = self.calls.saturating_add(1);
         if EDITS.contains(&tool.as_str()) {
             self.edited.insert(hash(what));
+        }
+        if what.is_empty() {
+            // Of what it was about nothing is told, so it cannot be told from another.
+            self.changed();
         }
         match self.last[1].filter(|(before, _)| *before == call) {
             Some((_, at)) => {
@@ -61,7 +71,7 @@ impl Habits {
             }
             None => self.repeated = 0,
         }
-        self.last = [Some((call, now)), self.last[0]];
+        self.last = [Some((call, now)).filter(|_| !what.is_empty()), self.last[0]];
         // The two that the others repeat count too.
         let calls = self.repeated + 2;
         let long = self.since.is_some_and(|since| now.since(since) >= LOOP_TIME);
@@ -123,6 +133,10 @@ mod tests {
                 habits.changed();
             }
         }
+        let wait = |n| if n % 2 == 0 { call("BashOutput", "b1") } else { call("Bash", "sleep 60; tail log") };
+        assert_eq!(loops(&(0..40).map(wait).collect::<Vec<_>>(), 60), [0; 0], "it waits for a build");
+        let untold: Vec<_> = (0..40).map(|_| call("mcp__browser__click", "")).collect();
+        assert_eq!(loops(&untold, 60), [0; 0], "who knows where it clicks");
         let mut off = Habits::default();
         assert!((0..99).all(|n| off.saw(&call("Bash", "make"), 0, at(n * 60)).is_none()), "0 turns it off");
     }
