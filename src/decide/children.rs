@@ -202,6 +202,8 @@ fn check_ended(board: &mut Board, id: &TaskId, n: usize, end: &RunEnd, timed_out
         }
         CheckVerdict::CouldNotRun { why } => (format!("check {what} could not run ({why})"), why),
     };
+    let rest: Vec<&str> = task.plan.iter().flat_map(|p| p.checks.iter().skip(n + 1)).map(|c| c.name.as_str()).collect();
+    let why = if rest.is_empty() { why } else { format!("{why}; not run: {}", rest.join(", ")) };
     let tree = task.work.as_ref().map(|w| w.tree.clone());
     let reason = Reason::new(ReasonClass::ValidationFailed, format!("{why}\n$ {command}\n{tail}"));
     let failed = FailedCheck {

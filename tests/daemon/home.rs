@@ -75,6 +75,8 @@ fn a04_checks_after_a_failed_one_are_not_run() {
     kit.up();
     let facts = kit.settled("t1");
     assert!(reason(&facts).starts_with("check test fails"), "{}", reason(&facts));
+    let report = kit.ok(&["report"]);
+    assert!(report.contains("check test fails (exit 1); not run: lint"), "{report}");
     // Once for the base, and never for the task.
     assert_eq!(read(&kit.home().join("ran")), "lint\n");
     kit.close();
