@@ -173,6 +173,12 @@ fn case_29_text_from_tasks_never_reaches_a_shell() {
         let plain = title.chars().all(|c| c != '\u{202e}');
         assert!(!plain || body.contains(title.as_str()), "{title} in {body}");
     }
+    // Each step got the title as it is.
+    let mut given: Vec<String> = read(&kit.home().join("titles")).lines().map(str::to_owned).collect();
+    given.sort();
+    let mut wanted = titles.to_vec();
+    wanted.sort();
+    assert_eq!(given, wanted);
     let made = find(kit.root(), &|name| name.starts_with("PWN"));
     assert!(made.is_empty(), "{made:?}");
     kit.close();
