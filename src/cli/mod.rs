@@ -13,6 +13,7 @@ mod merge;
 mod queue;
 pub mod render;
 mod see;
+mod service;
 mod setup;
 mod steer;
 mod task;
@@ -149,6 +150,10 @@ enum Command {
     #[command(after_help = "Example:\n  overnight rescues rename-config")]
     Rescues(TaskArg),
 
+    /// Let the machine run the daemon: systemd or launchd.
+    #[command(subcommand, after_help = "Example:\n  overnight service install --now")]
+    Service(service::Verb),
+
     // Merging.
     /// Move the base branch forward to the finished work.
     Land(merge::Land),
@@ -271,6 +276,7 @@ fn carry_out(cli: Cli, around: &Surroundings) -> Outcome {
         Command::Undo(verb) => steer::undo(&cx, &verb),
         Command::Rescues(arg) => steer::rescues(&cx, &arg.task),
         Command::Land(verb) => merge::land(&cx, &verb),
+        Command::Service(verb) => service::run(&cx, &verb),
         Command::Demo(verb) => setup::demo(&cx, &verb),
         Command::Version => itself::version(&cx),
         Command::Daemon => Ok(daemon::detached(&cx)),

@@ -12,6 +12,7 @@ mod guard;
 mod hands;
 pub mod lock;
 pub mod logs;
+mod manager;
 pub mod peer;
 pub mod project;
 mod projects;

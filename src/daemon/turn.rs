@@ -8,6 +8,7 @@ use super::backlog::Backlog;
 use super::guard::guarded;
 use super::hands::{self, Order};
 use super::lock::{Anchor, Ours};
+use super::manager::{self, Watchdog};
 use super::project::lock;
 use super::socket::Incoming;
 use super::start::{EXIT_DATA, EXIT_OTHER, LEAVE, StartError, fail, id_file, open_store, own_id};
@@ -196,9 +197,13 @@ impl Ring {
             tracing::error!("signals cannot be taken: {e}");
         }
         let until_idle = matches!(how, How::Foreground { until_idle: true, .. });
+        let mut watchdog = Watchdog::from_manager();
+        manager::ready(self.shared.all_projects().len());
         let _watch = sources::watch_anchors(&self.shared, &self.anchors);
         while !self.exit && self.is_in_place() {
-            let wake = self.wake();
+            let now = crate::host::clock::now();
+            watchdog.lives(now);
+            let wake = watchdog.wait(now).map_or_else(|| self.wake(), |wait| self.wake().min(wait));
             tokio::select! {
                 biased;
                 Some(call) = incoming.recv() => self.call(call).await,
@@ -216,6 +221,7 @@ impl Ring {
                 self.process(vec![Event::Terminate { stop_agents: false }]).await;
             }
         }
+        manager::stopping();
         self.exit_code(how)
     }
 

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// The trailer that says which attempt a merge commit brought in.
 pub const TRAILER: &str = "Overnight-Task";
+/// What git ends with for an option that it does not know.
+const UNKNOWN_OPTION: i32 = 129;
 /// How far down the target's first parents a trailer is searched.
 const SEARCHED: usize = 5000;
 /// How many commits are synced one by one; a longer history syncs the file system.
@@ -132,14 +134,20 @@ pub async fn move_branch(mirror: &Mirror, branch: &str, new: &Oid, old: Option<&
 
 /// The merged tree, or how git refused.
 pub(super) async fn merge_tree(mirror: &Mirror, ours: &Oid, theirs: &Oid) -> Result<Result<Oid, Merged>, MergeError> {
-    let out = mirror
-        .git()?
-        .arg(format!("--attr-source={ours}"))
-        .args(["merge-tree", "--write-tree", "-z", "--name-only", "--no-messages"])
-        .arg(ours.as_str())
-        .arg(theirs.as_str())
-        .output()
-        .await?;
+    let run = async |source: Option<String>| {
+        let ask = mirror.git()?.args(source);
+        let ask = ask.args(["merge-tree", "--write-tree", "-z", "--name-only", "--no-messages"]);
+        Ok::<_, MergeError>(ask.arg(ours.as_str()).arg(theirs.as_str()).output().await?)
+    };
+    let mut out = run(Some(format!("--attr-source={ours}"))).await?;
+    if out.code == Some(UNKNOWN_OPTION) {
+        // Before 2.41 git finds no attributes for a merge without a work tree; where there are none, none are missed.
+        if has_attributes(mirror, ours).await? {
+            let text = "git 2.41 or newer is needed to merge in a repository with .gitattributes".to_owned();
+            return Ok(Err(Merged::Error { text }));
+        }
+        out = run(None).await?;
+    }
     let mut records = out.records();
     let tree = records.next().and_then(|r| Oid::parse(&String::from_utf8_lossy(r)).ok());
     match (out.code, tree) {
@@ -151,6 +159,13 @@ pub(super) async fn merge_tree(mirror: &Mirror, ours: &Oid, theirs: &Oid) -> Res
             Ok(Err(Merged::Error { text }))
         }
     }
+}
+
+/// Whether any folder of a commit has attributes of its own.
+async fn has_attributes(mirror: &Mirror, commit: &Oid) -> Result<bool, MergeError> {
+    let list =
+        mirror.git()?.args(["ls-tree", "-r", "-z", "--name-only", "--full-tree"]).arg(commit.as_str()).run().await?;
+    Ok(list.records().any(|path| path == b".gitattributes" || path.ends_with(b"/.gitattributes")))
 }
 
 /// The first-parent commit of `target` that carries `trailer` as a line of its own.

@@ -58,8 +58,12 @@ fn git() -> Finding {
             let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
             let numbers: Vec<u32> =
                 text.split_whitespace().nth(2).unwrap_or("").split('.').filter_map(|n| n.parse().ok()).collect();
-            if numbers.as_slice() < [2, 40].as_slice() {
-                return finding(Level::Bad, format!("{text} is too old"), Some("install git 2.40 or newer"));
+            if numbers.as_slice() < [2, 38].as_slice() {
+                return finding(Level::Bad, format!("{text} is too old"), Some("install git 2.38 or newer"));
+            }
+            if numbers.as_slice() < [2, 41].as_slice() {
+                let text = format!("{text} cannot merge in a repository with .gitattributes");
+                return finding(Level::Warn, text, Some("install git 2.41 or newer where yours has some"));
             }
             finding(Level::Good, text, None)
         }

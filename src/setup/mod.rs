@@ -7,6 +7,7 @@ mod ecosystems;
 pub mod init;
 mod probe;
 mod render;
+pub mod service;
 
 pub use detect::{Detected, Found, FoundAgent, Language, detect};
 pub use render::render_config;

@@ -486,6 +486,48 @@ fn hostile_bytes_on_the_socket_hurt_nobody() {
     rig.end_checks();
 }
 
+/// A service manager is told that the daemon is ready, that its loop lives, and that it ends; of a loop that stands still it
+/// hears nothing.
+#[test]
+fn a_service_manager_hears_of_the_loop_that_works() {
+    let rig = Rig::new();
+    let socket = rig.root().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+    let hears = |within: Duration| {
+        manager.set_read_timeout(Some(within)).unwrap();
+        let mut bytes = [0; 4096];
+        let n = manager.recv(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes[..n]).into_owned())
+    };
+    rig.set_env("NOTIFY_SOCKET", socket.to_str().unwrap());
+    rig.set_env("WATCHDOG_USEC", "400000");
+    // Nothing of it reaches what is run.
+    rig.task("t1", &["env > env.txt"]);
+    let mut daemon = rig.start();
+    let ready = hears(SOON).unwrap();
+    assert!(ready.contains("READY=1") && ready.contains("STATUS=watching 1 project"), "{ready}");
+    for _ in 0..4 {
+        assert_eq!(hears(SOON).unwrap().trim(), "WATCHDOG=1");
+    }
+    rig.until_word("t1", "completed", SOON);
+    let env = rig.on_target("env.txt").unwrap();
+    assert!(!env.contains("NOTIFY_SOCKET") && !env.contains("WATCHDOG"), "{env}");
+    daemon.signal("STOP");
+    // What was on its way is heard first.
+    while hears(Duration::from_millis(300)).is_some() {}
+    assert_eq!(hears(Duration::from_secs(2)), None, "it stands still and says that it lives");
+    daemon.signal("CONT");
+    assert_eq!(hears(SOON).unwrap().trim(), "WATCHDOG=1");
+    daemon.signal("TERM");
+    daemon.ended();
+    let mut last = String::new();
+    while let Some(word) = hears(Duration::from_millis(300)) {
+        last = word;
+    }
+    assert_eq!(last.trim(), "STOPPING=1");
+    rig.end_checks();
+}
+
 /// WATCH-OVERFLOW: the watch's queue overflows while the daemon stands still; what was queued meanwhile is found.
 #[test]
 fn an_overflow_of_the_watch_finds_what_came_meanwhile() {
