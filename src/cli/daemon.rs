@@ -4,7 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "a daemon that ends can only be asked again until nobody answers")]
 
 use super::context::{Context, unexpected};
-use super::{Outcome, approval, follow, launch, render};
+use super::{Outcome, approval, follow, launch, render, service};
 use crate::client;
 use crate::daemon::{self, How};
 use crate::domain::ProjectId;
@@ -55,7 +55,10 @@ pub(super) fn start(cx: &Context) -> Outcome {
     let (pid, new) = match cx.ask_daemon(&Request::Ping)? {
         Some(Reply::Pong { pid, .. }) => (pid, false),
         Some(reply) => return Err(unexpected(&reply)),
-        None => (launch::detached(cx)?, true),
+        None => match service::start(cx).then(|| client::ping(&cx.places, client::PATIENCE)) {
+            Some(Ok(Reply::Pong { pid, .. })) => (pid, true),
+            Some(_) | None => (launch::detached(cx)?, true),
+        },
     };
     let view = cx.status(None)?;
     let document = serde_json::json!({ "pid": pid, "started": new, "status": view });

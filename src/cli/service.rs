@@ -127,6 +127,21 @@ fn status(cx: &Context, which: &Which) -> Outcome {
     Ok(if state.active == "active" { ExitCode::SUCCESS } else { ExitCode::from(ErrorKind::WrongState.exit_code()) })
 }
 
+/// Starts the daemon where it is a service of the user's; false where it is none, or the manager cannot be had.
+pub(super) fn start(cx: &Context) -> bool {
+    let (Ok(around), Ok(config)) = (surround(cx), config_folder()) else { return false };
+    if cfg!(target_os = "macos") || !service::is_for(&around, &config) {
+        return false;
+    }
+    match service::start() {
+        Ok(()) => true,
+        Err(error) => {
+            cx.note(&format!("the service cannot be started ({}); started without it", render::line(&error.message)));
+            false
+        }
+    }
+}
+
 fn surround(cx: &Context) -> Result<Surround, CliError> {
     let program = std::env::current_exe().and_then(|program| program.canonicalize()).map_err(|e| {
         let mut error = CliError::new(ErrorKind::Failed, "could not find this program's own file");

@@ -228,6 +228,20 @@ pub fn uninstall(scope: &Scope, config: &Path) -> Result<Vec<String>, SetupError
     ])
 }
 
+/// Whether the user's own service is there for this very data: then it is the manager that starts the daemon.
+pub fn is_for(surround: &Surround, config: &Path) -> bool {
+    let present = std::fs::read_to_string(Scope::User.file(config)).unwrap_or_default();
+    let ours = surround.home.as_deref().map(|home| assignment("OVERNIGHT_HOME", home).unwrap_or_default());
+    let theirs =
+        present.lines().find_map(|l| l.strip_prefix("Environment=").filter(|l| l.starts_with("\"OVERNIGHT_HOME=")));
+    present.starts_with(MARK) && theirs == ours.as_deref()
+}
+
+/// Has the manager start the user's own service; returns when the daemon is ready.
+pub fn start() -> Result<(), SetupError> {
+    run(Scope::User.systemctl().args(["start", NAME]))
+}
+
 /// How the service stands.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct ServiceState {
@@ -344,6 +358,21 @@ mod tests {
         assert!(unit(&surround("/bin"), &Scope::System { user: "a\nb".into() }).is_err());
         assert!(unit(&surround("/a\nb:/bin"), &Scope::User).is_err());
         assert!(unit(&surround("rel:."), &Scope::User).is_err());
+    }
+
+    #[test]
+    fn the_service_of_another_home_is_none_of_ours() {
+        let config = tempfile::tempdir().unwrap();
+        let file = Scope::User.file(config.path());
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let (with, without) = (surround("/bin"), Surround { home: None, ..surround("/bin") });
+        assert!(!is_for(&with, config.path()));
+        for (one, other) in [(&with, &without), (&without, &with)] {
+            std::fs::write(&file, unit(one, &Scope::User).unwrap()).unwrap();
+            assert!(is_for(one, config.path()) && !is_for(other, config.path()));
+        }
+        std::fs::write(&file, "[Unit]\n").unwrap();
+        assert!(!is_for(&without, config.path()));
     }
 
     #[test]
