@@ -48,7 +48,10 @@ impl Ring {
     /// The database is broken: the board goes whole into another one, for nothing of it is known by the database alone.
     pub(super) async fn renew_store(&mut self) {
         match self.shared.store.renew(&self.boot, &self.board, crate::host::clock::now()).await {
-            Ok(()) => tracing::error!("the database was broken; the board is saved in a new one, and work goes on"),
+            Ok(()) => {
+                tracing::error!("the database was broken; the board is saved in a new one, and work goes on");
+                self.alarms.insert("history", super::start::REPLACED.to_owned());
+            }
             Err(e) => tracing::error!("the database is broken, and no other could be made: {}", super::chain(&e)),
         }
     }

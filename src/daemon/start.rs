@@ -73,17 +73,23 @@ fn start(places: &Places, how: &How) -> Result<ExitCode, StartError> {
     code
 }
 
-pub(super) async fn open_store(places: &Places) -> Result<Store, StartError> {
+/// The store, and what people should know of the one before it.
+pub(super) async fn open_store(places: &Places) -> Result<(Store, Option<String>), StartError> {
     match Store::open(&places.data).await {
-        Ok(store) => Ok(store),
+        Ok(store) => Ok((store, None)),
         Err(e @ crate::store::StoreError::Damaged { .. }) => {
             // Set aside; a new one is filled again from the state repo and the run folders.
             tracing::error!("{}", chain(&e));
-            Store::open(&places.data).await.map_err(|e| fail(EXIT_DATA, chain(&e)))
+            let store = Store::open(&places.data).await.map_err(|e| fail(EXIT_DATA, chain(&e)))?;
+            Ok((store, Some(REPLACED.to_owned())))
         }
         Err(e) => Err(fail(EXIT_DATA, chain(&e))),
     }
 }
+
+/// What is said of a database that was replaced, until the next start.
+pub(super) const REPLACED: &str = "the database was damaged and is replaced: tasks and their work are whole, and reports of \
+     what ended before are gone (the old file is beside the new one, board.db.damaged-…)";
 
 pub(super) fn id_file(places: &Places) -> PathBuf {
     places.data.join("id")

@@ -71,7 +71,7 @@ pub(super) struct Ring {
 impl Ring {
     /// Opens the data folder, for whoever holds the lock.
     pub(super) async fn open(places: &Places, ours: &Ours) -> Result<Self, StartError> {
-        let store = open_store(places).await?;
+        let (store, replaced) = open_store(places).await?;
         let binary = crate::process::own_binary().map_err(|e| fail(EXIT_OTHER, format!("own binary: {e}")))?;
         let runs = Runs::open(&places.runs(), binary).map_err(|e| fail(EXIT_OTHER, chain(&e)))?;
         let saved = store.load().await.map_err(|e| fail(EXIT_DATA, chain(&e)))?;
@@ -109,7 +109,7 @@ impl Ring {
             next: 0,
             followers: Vec::new(),
             backlog: Backlog::default(),
-            alarms: BTreeMap::new(),
+            alarms: replaced.map(|text| ("history", text)).into_iter().collect(),
             watched: BTreeMap::new(),
             printer: None,
             removed: BTreeSet::new(),

@@ -135,6 +135,10 @@ fn a_database_that_breaks_while_the_daemon_runs_costs_nothing() {
             rig.wait_for("it is known as done", SOON, || rig.run(&["task", "status", slug]).out.contains("completed"));
             assert_eq!(rig.merges_of(slug), 1);
         }
+        if !deleted {
+            let alarms = rig.status()["alarms"].to_string();
+            assert!(alarms.contains("the database was damaged and is replaced"), "{alarms}");
+        }
         assert_eq!(rig.lines("spawns").len(), 1, "{:?}", rig.lines("spawns"));
         rig.end_checks();
     }
