@@ -59,13 +59,22 @@ pub(super) struct Show {
 }
 
 impl Which {
-    fn scope(&self) -> Result<Scope, CliError> {
+    fn scope(&self) -> Scope {
         if !self.system {
-            return Ok(Scope::User);
+            return Scope::User;
         }
         let user = self.user.clone().or_else(|| crate::config::environment().get("SUDO_USER").cloned());
-        let missing = || CliError::usage("a service of the system runs as a user").hint("name the user with --as");
-        Ok(Scope::System { user: user.ok_or_else(missing)? })
+        Scope::System { user: user.unwrap_or_default() }
+    }
+
+    /// The same where the unit is to be written, and whom it runs as must be known.
+    fn scope_with_user(&self) -> Result<Scope, CliError> {
+        match self.scope() {
+            Scope::System { user } if user.is_empty() => {
+                Err(CliError::usage("a service of the system runs as a user").hint("name the user with --as"))
+            }
+            scope => Ok(scope),
+        }
     }
 }
 
@@ -77,15 +86,19 @@ pub(super) fn run(cx: &Context, verb: &Verb) -> Outcome {
             let done = if cfg!(target_os = "macos") {
                 launchd::uninstall(&home()?)
             } else {
-                service::uninstall(&which.scope()?, &config_folder()?)
+                let scope = which.scope();
+                service::uninstall(&scope, &config_folder(&scope)?)
             };
             told(cx, &done.map_err(setup_error)?)
         }
         Verb::Status(which) => status(cx, which),
         Verb::Show(args) => {
             let around = surround(cx)?;
-            let text =
-                if args.launchd { service::plist(&around) } else { service::unit(&around, &args.which.scope()?) };
+            let text = if args.launchd {
+                service::plist(&around)
+            } else {
+                service::unit(&around, &args.which.scope_with_user()?)
+            };
             cx.print(&text.map_err(setup_error)?)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -98,7 +111,8 @@ fn install(cx: &Context, args: &Install) -> Outcome {
     let done = if cfg!(target_os = "macos") {
         launchd::install(&around, &home()?)
     } else {
-        service::install(&around, &args.which.scope()?, &config_folder()?, args.now)
+        let scope = args.which.scope_with_user()?;
+        service::install(&around, &scope, &config_folder(&scope)?, args.now)
     };
     told(cx, &done.map_err(setup_error)?)
 }
@@ -111,7 +125,8 @@ fn told(cx: &Context, lines: &[String]) -> Outcome {
 }
 
 fn status(cx: &Context, which: &Which) -> Outcome {
-    let state = service::status(&which.scope()?, &config_folder()?);
+    let scope = which.scope();
+    let state = service::status(&scope, &config_folder(&scope)?);
     cx.show(&serde_json::json!(state), || {
         if !state.installed {
             return "  not installed · overnight service install\n".to_owned();
@@ -129,7 +144,7 @@ fn status(cx: &Context, which: &Which) -> Outcome {
 
 /// Starts the daemon where it is a service of the user's; false where it is none, or the manager cannot be had.
 pub(super) fn start(cx: &Context) -> bool {
-    let (Ok(around), Ok(config)) = (surround(cx), config_folder()) else { return false };
+    let (Ok(around), Ok(config)) = (surround(cx), config_folder(&Scope::User)) else { return false };
     if cfg!(target_os = "macos") || !service::is_for(&around, &config) {
         return false;
     }
@@ -162,8 +177,11 @@ fn home() -> Result<PathBuf, CliError> {
     home.ok_or_else(|| CliError::usage("HOME is not set, and a service belongs to a home"))
 }
 
-/// The user's folder for settings.
-fn config_folder() -> Result<PathBuf, CliError> {
+/// The user's folder for settings; a service of the system needs none.
+fn config_folder(scope: &Scope) -> Result<PathBuf, CliError> {
+    if *scope != Scope::User {
+        return Ok(PathBuf::new());
+    }
     let set = crate::config::environment().get("XDG_CONFIG_HOME").map(PathBuf::from).filter(|at| at.is_absolute());
     match set {
         Some(set) => Ok(set),

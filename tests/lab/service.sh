@@ -15,11 +15,12 @@ bin=${3:-$here/../../target/debug/overnight}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 install -m 755 "$bin" "$dir/overnight"
-cp "$here/service/evening.sh" "$here/service/morning.sh" "$dir"
+cp "$here/service/"*.sh "$dir"
 chmod -R go+rX "$dir"
 for part in evening morning; do
-  printf 'install -m 755 /lab/dir/overnight /usr/local/bin/overnight\nexec as_night bash /lab/dir/%s.sh\n' $part >"$dir/$part.root"
+  printf 'set -e\ninstall -m 755 /lab/dir/overnight /usr/local/bin/overnight\nas_night bash /lab/dir/%s.sh\n' $part >"$dir/$part.root"
 done
+echo 'bash /lab/dir/system.sh' >>"$dir/morning.root"
 rm -rf "$root/home/night/"{code,code-state,.local,.config,spawns,go}
 "$lab" boot "$root" "$dir/evening.root" "$dir"
 # What comes now is after a reboot.

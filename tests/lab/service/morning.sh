@@ -8,7 +8,7 @@ until_true 'the agent runs again' sh -c '[ "$(wc -l < ~/spawns)" = 2 ]'
 touch ~/go
 until_true 'long is merged' sh -c 'overnight task status long | grep -q completed'
 [ "$(wc -l <~/spawns)" = 2 ] || fail 'more agents than boots'
-git cat-file -e overnight/main:long.txt && git cat-file -e overnight/main:quick.txt || fail 'the work is not there'
+until_true 'the work is there' sh -c 'git cat-file -e overnight/main:long.txt && git cat-file -e overnight/main:quick.txt'
 overnight report
 overnight service uninstall
 [ ! -e ~/.config/systemd/user/overnight.service ] || fail 'the file is left'
