@@ -92,7 +92,9 @@ fn of_task(cx: &Context, task: &str, args: &Logs) -> Outcome {
         }
         // What was there before the first attempt shown is not asked for.
         shown.extend(view.runs.iter().cloned());
-        let over = view.line.status.is_final() || view.line.status == Status::Blocked || !by_daemon;
+        // How it ended is known once that is on record.
+        let ended = view.line.status.is_final() && view.line.phase == "ended";
+        let over = ended || view.line.status == Status::Blocked || !by_daemon;
         if over && !news {
             cx.note(&format!("{path}: {}", line(&view.line.why)));
             return Ok(ExitCode::SUCCESS);
